@@ -5,29 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from headway.rollout.samples import Sample
 
-@dataclass(frozen=True)
-class Sample:
-    """One answer with its reward.
-
-    `prompt` is the problem's index in the training set, `sample` the index in its group. `old_logprobs` has one
-    value per response token, from the sampler.
-    """
-
-    prompt: int
-    sample: int
-    prompt_ids: tuple[int, ...]
-    response_ids: tuple[int, ...]
-    sampler_logprobs: tuple[float, ...]
-    text: str
-    finish: str
-    reward: float
-    correct: float
-
-    @property
-    def tokens(self) -> int:
-        """Prompt and response tokens."""
-        return len(self.prompt_ids) + len(self.response_ids)
+__all__ = ["MicroBatch", "Sample"]
 
 
 @dataclass(frozen=True)

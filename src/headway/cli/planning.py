@@ -1,0 +1,60 @@
+"""From a RunSpec to its plan: shared by every command that needs one."""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from headway.config.sections import RunSpec
+from headway.config.source import ModelSource, resolve
+from headway.config.workload import to_workload
+from headway.facts import probe
+from headway.facts.machine import Machine
+from headway.facts.workload import Workload
+from headway.plan.advise import advise
+from headway.plan.ledger import Ledger
+from headway.plan.plan import plan
+from headway.plan.verdict import Verdict, longest_sample, verdict
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A workload on a machine, and what the planner says about it."""
+
+    source: ModelSource
+    workload: Workload
+    machine: Machine
+    ledger: Ledger
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether the expected peak is inside every limit of every pool."""
+        return all(each.kind != "does not fit" for each in self.verdicts)
+
+    def longest_sample(self) -> int:
+        """The longest sample in tokens that may be trained alone."""
+        return longest_sample(self.workload, self.machine)
+
+    def advice(self) -> tuple[str, ...]:
+        """What to set instead, each with its new peak."""
+        return advise(self.workload, self.machine)
+
+    def as_json(self) -> dict[str, Any]:
+        """The plan as `plan.json` and `--json` show it."""
+        return {
+            "verdict": [asdict(each) for each in self.verdicts],
+            "lines": [asdict(line) for line in self.ledger.lines],
+        }
+
+    def json_text(self) -> str:
+        """`as_json` as text."""
+        return json.dumps(self.as_json(), indent=1) + "\n"
+
+
+def make_plan(spec: RunSpec) -> Planned:
+    """Plan a RunSpec on this machine."""
+    source = resolve(spec.model)
+    workload = to_workload(spec, source)
+    machine = probe.detect(spec.memory.limit)
+    ledger = plan(workload)
+    return Planned(source, workload, machine, ledger, verdict(ledger, machine))

@@ -1,0 +1,94 @@
+"""`headway train RUN`: plan, then train inside the plan, recording; resume from the last checkpoint."""
+
+import json
+import logging
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from headway.cli.planning import Planned, make_plan
+from headway.config.load import dump, load
+from headway.config.sections import RunSpec
+from headway.errors import DoesNotFitError
+from headway.reports.live import LiveView, PlainView
+from headway.reports.terminal import comparison_table, final_summary, ledger_table, refusal
+
+RUN_HELP = "RunSpec, a TOML file."
+
+
+def train(
+    run: Annotated[Path, typer.Argument(help=RUN_HELP)],
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="section.key=value, over the file's.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan and the RunSpec as it would run.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Start even when the plan is over a limit.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print summary.json (with --dry-run: the plan) at the end.")
+    ] = False,
+) -> None:
+    """Train a model inside the memory there is."""
+    console = Console(stderr=as_json)
+    spec = load(run, set_ or ())
+    planned = make_plan(spec)
+    console.print(ledger_table(planned.ledger, planned.machine, planned.verdicts))
+    if dry_run:
+        console.print(dump(spec), markup=False, highlight=False)
+        if as_json:
+            print_json(planned.as_json())
+        return
+    if not planned.fits and not force:
+        raise DoesNotFitError(refusal(planned.ledger, planned.verdicts, planned.advice()))
+    summary = _run(spec, planned, console)
+    if as_json:
+        print_json(summary)
+    if summary["signal"] is not None:
+        raise typer.Exit(128 + summary["signal"])
+
+
+def _run(spec: RunSpec, planned: Planned, console: Console) -> dict[str, Any]:
+    """Train under a live view, then show predicted against measured and where everything is."""
+    _quiet_libraries()
+    from headway.train.run import run
+
+    limit = planned.verdicts[0].limit
+    predicted = planned.ledger.peak(planned.verdicts[0].pool).bytes
+    limit_bytes = None if limit is None else limit.bytes
+    with (
+        LiveView(console, spec.train.steps, limit_bytes, predicted)
+        if console.is_terminal
+        else PlainView(console.file, spec.train.steps, limit_bytes, predicted)
+    ) as view:
+        summary = run(
+            spec,
+            planned.source,
+            planned.machine,
+            planned.ledger,
+            planned.longest_sample(),
+            planned.json_text(),
+            view,
+        )
+    console.print(comparison_table(planned.ledger, summary))
+    console.print(final_summary(summary))
+    return summary
+
+
+def _quiet_libraries() -> None:
+    """Keep progress bars and advice of libraries out of the view; their errors still raise."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    logging.getLogger("datasets").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module="torch|transformers|peft|datasets")
+
+
+def print_json(value: dict[str, Any]) -> None:
+    """One JSON document on standard output."""
+    sys.stdout.write(json.dumps(value, indent=1) + "\n")

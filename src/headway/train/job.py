@@ -1,0 +1,236 @@
+"""A job: the parts of one run, opened together and closed together. The loop reads and moves them."""
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from headway.config.resume import identity
+from headway.config.sections import RunSpec
+from headway.config.source import ModelSource
+from headway.errors import InputError
+from headway.facts.machine import Machine
+from headway.guard.recorder import Recorder
+from headway.plan.ledger import Phase
+from headway.rollout.data import ProblemSet, load_problems
+from headway.rollout.engine import Engine, SamplingParams
+from headway.rollout.hf import HfEngine
+from headway.rollout.rewards import Scorer, make_scorer
+from headway.rollout.samples import Sample
+from headway.train import checkpoint
+from headway.train.checkpoint import Progress
+from headway.train.device import CudaMeter
+from headway.train.lora import add_adapters
+from headway.train.memory import trim
+from headway.train.metrics import Writers
+from headway.train.model import LoadedModel, load, set_checkpointing
+from headway.train.optim import AdamW
+from headway.train.output import RunFolder, append
+from headway.train.stop import Stop
+from headway.train.update import Pass
+
+
+class View(Protocol):
+    """Who watches a run. `reports.live` has one for terminals and one for plain streams."""
+
+    def phase(self, phase: Phase, step: int) -> None: ...
+    def step(self, metrics: dict[str, float]) -> None: ...
+    def evaluation(self, step: int, result: dict[str, float]) -> None: ...
+    def memory(self, used: int) -> None: ...
+    def message(self, text: str) -> None: ...
+
+
+@dataclass
+class Job:
+    """Everything that the loop uses. `progress` is the only part that a checkpoint restores."""
+
+    spec: RunSpec
+    folder: RunFolder
+    model: nn.Module
+    tokenizer: Any
+    reference: nn.Module | None
+    engine: Engine
+    scorer: Scorer
+    problems: ProblemSet
+    optimizer: AdamW
+    recorder: Recorder
+    writers: Writers
+    view: View
+    stop: Stop
+    how: Pass
+    longest_allowed: int
+    progress: Progress
+
+    @property
+    def sampling(self) -> SamplingParams:
+        """How training answers are sampled."""
+        rollout = self.spec.rollout
+        return SamplingParams(
+            rollout.max_answer, rollout.temperature, rollout.top_p, rollout.top_k, tuple(rollout.stop)
+        )
+
+    @property
+    def optimizer_steps(self) -> int:
+        """Optimizer steps of the whole run."""
+        return self.spec.train.steps * self.spec.train.updates
+
+    @contextmanager
+    def phase(self, phase: Phase, step: int) -> Iterator[None]:
+        """Record a phase; afterwards freed memory goes back to the system, so that the next peak is its own."""
+        self.view.phase(phase, step)
+        with self.recorder.phase(phase, step):
+            yield
+            gc.collect()
+            trim()
+
+    def due(self, every: int) -> bool:
+        """Whether something done every N steps is due after the current one."""
+        return every > 0 and self.progress.step % every == 0
+
+    def part(self, kept: Sequence[int], update: int) -> list[int]:
+        """The kept samples of one optimizer step: its even share of the step's prompts."""
+        share = self.spec.rollout.prompts // self.spec.train.updates * self.spec.rollout.samples
+        return [index for index in kept if index // share == update]
+
+    def parameters(self) -> dict[str, Tensor]:
+        """The trained parameters by name, each once."""
+        return {name: value.detach() for name, value in self.model.named_parameters() if value.requires_grad}
+
+    def save(self) -> None:
+        """Write a checkpoint of where the run stands."""
+        with self.phase(Phase.SAVE, self.progress.step):
+            checkpoint.save(
+                self.folder.checkpoints, self.progress, identity(self.spec), self.parameters(),
+                self.optimizer.state_dict(), keep=self.spec.output.keep,
+            )  # fmt: skip
+
+    def drop_gradients(self) -> None:
+        """Forget the gradients of an unfinished optimizer step."""
+        self.model.zero_grad(set_to_none=True)
+
+    def memory_peaks(self) -> dict[Phase, int]:
+        """Peak resident bytes of the latest pass through each phase."""
+        return self.recorder.latest()
+
+    def write_step(self, record: dict[str, float], samples: Sequence[Sample]) -> None:
+        """Record a finished step everywhere."""
+        self.writers.step(record)
+        self.view.step(record)
+        for sample in samples[: self.spec.output.rollouts]:
+            append(self.folder.rollouts, {"step": record["step"]} | asdict(sample))
+
+
+@contextmanager
+def open_job(
+    spec: RunSpec,
+    source: ModelSource,
+    machine: Machine,
+    longest_allowed: int,
+    folder: RunFolder,
+    view: View,
+    stop: Stop,
+) -> Iterator[Job]:
+    """Load everything under the load phase, resume from the last checkpoint if there is one, close it all at the end."""
+    device = pick_device(spec.memory.device)
+    if spec.memory.threads:
+        torch.set_num_threads(spec.memory.threads)
+    checkpoint.sweep(folder.checkpoints)
+    with ExitStack() as stack:
+        recorder = stack.enter_context(
+            Recorder(
+                folder.recording, machine, meter=CudaMeter(device) if device.type == "cuda" else None,
+                on_reading=view.memory,
+            )
+        )  # fmt: skip
+        view.phase(Phase.LOAD, 0)
+        with recorder.phase(Phase.LOAD, 0):
+            scorer = stack.enter_context(closing(make_scorer(spec.reward)))
+            loaded = load(source, spec.model, device, spec.train.seed)
+            reference = _frozen_copy(source, spec, device)
+            model = _trainable(loaded, spec)
+            problems = load_problems(spec.data, spec.eval, loaded.tokenizer, spec.train.seed)
+            _check_prompts(problems, spec)
+            engine = HfEngine(model, loaded.tokenizer, spec.rollout.kv_budget, device)
+            stack.callback(engine.close)
+            trainable = {name: value for name, value in model.named_parameters() if value.requires_grad}
+            optimizer = AdamW(
+                trainable, betas=spec.train.betas, eps=spec.train.eps, weight_decay=spec.train.weight_decay
+            )
+            progress = _resume(folder, trainable, optimizer, view)
+            engine.update_weights(progress.optimizer_steps)
+            writers = stack.enter_context(closing(Writers(folder, spec.output)))
+            gc.collect()
+            trim()
+        pad = loaded.tokenizer.pad_token_id
+        yield Job(
+            spec=spec, folder=folder, model=model, tokenizer=loaded.tokenizer, reference=reference, engine=engine,
+            scorer=scorer, problems=problems, optimizer=optimizer, recorder=recorder, writers=writers, view=view,
+            stop=stop, longest_allowed=longest_allowed, progress=progress,
+            how=Pass(spec.rollout.temperature or 1.0, spec.train.logprob_chunk, spec.train.cap, pad or 0, device),
+        )  # fmt: skip
+
+
+def pick_device(wanted: str) -> torch.device:
+    """`auto` is the first CUDA device if there is one, else the CPU. InputError for a CUDA device that is not there."""
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise InputError(
+            'memory.device = "cuda": torch sees no CUDA device here; set memory.device = "cpu" or "auto"'
+        )
+    return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+@contextmanager
+def closing(thing: Any) -> Iterator[Any]:
+    """Close at the end."""
+    try:
+        yield thing
+    finally:
+        thing.close()
+
+
+def _trainable(loaded: LoadedModel, spec: RunSpec) -> nn.Module:
+    model = loaded.model if spec.lora is None else add_adapters(loaded.model, spec.lora, spec.train.seed)
+    set_checkpointing(model, spec.train.checkpointing)
+    model.train()
+    return model
+
+
+def _frozen_copy(source: ModelSource, spec: RunSpec, device: torch.device) -> nn.Module | None:
+    """A reference model of its own, only where the objective needs one and adapters cannot give it."""
+    if spec.objective.kl_coef == 0 or spec.lora is not None:
+        return None
+    return load(source, spec.model, device, spec.train.seed).model.eval().requires_grad_(False)
+
+
+def _check_prompts(problems: ProblemSet, spec: RunSpec) -> None:
+    if len(problems.train) < spec.rollout.prompts:
+        raise InputError(
+            f"rollout.prompts = {spec.rollout.prompts}: there are only {len(problems.train)} training problems; "
+            "set rollout.prompts lower or give more problems"
+        )
+
+
+def _resume(folder: RunFolder, parameters: dict[str, Tensor], optimizer: AdamW, view: View) -> Progress:
+    """Restore the last checkpoint into the live parameters and the optimizer; a fresh Progress where there is none."""
+    found = checkpoint.folders(folder.checkpoints)
+    if not found:
+        folder.truncate(0)
+        return Progress()
+    loaded = checkpoint.load(found[-1])
+    checkpoint.read_parameters(loaded.folder, parameters)
+    optimizer.load_state_dict(checkpoint.read_optimizer(loaded.folder))
+    folder.truncate(loaded.progress.step)
+    view.message(f"resuming from {loaded.folder.name}")
+    return loaded.progress
+
+
+def final_folder(job: Job, write: Callable[[Any, Any, Path], None]) -> Path:
+    """Write the trained model or adapter as a folder that transformers or peft loads."""
+    with job.phase(Phase.SAVE, job.progress.step):
+        write(job.model, job.tokenizer, job.folder.final)
+    return job.folder.final

@@ -1,0 +1,115 @@
+"""One flat record per step, and where it is written: metrics.jsonl, TensorBoard, Weights & Biases."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from statistics import fmean, pstdev
+from typing import Any
+
+from headway.config.sections import OutputSection
+from headway.errors import InputError
+from headway.plan.ledger import Phase
+from headway.rollout.samples import Sample
+from headway.train.loss import LossStats
+from headway.train.output import RunFolder, append
+
+
+class StepClock:
+    """Seconds spent in each part of a step."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def time(self, part: str) -> Iterator[None]:
+        """Add the time inside to `part`."""
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[part] = self.seconds.get(part, 0.0) + time.monotonic() - start
+
+    def total(self) -> float:
+        """Seconds in all parts."""
+        return sum(self.seconds.values())
+
+
+def step_record(
+    step: int, samples: Sequence[Sample], stats: LossStats, clock: StepClock, peaks: Mapping[Phase, int]
+) -> dict[str, float]:
+    """The documented metrics of a step (docs/train.md lists them). Means are over samples unless they say tokens."""
+    rewards = [sample.reward for sample in samples]
+    answers = [len(sample.response_ids) for sample in samples]
+    trained = sum(sample.tokens for sample in samples)
+    per_token = 1.0 / max(1.0, stats.tokens)
+    return {
+        "step": float(step),
+        "reward": fmean(rewards),
+        "reward_std": pstdev(rewards),
+        "correct": fmean(sample.correct for sample in samples),
+        "answer_tokens": fmean(answers),
+        "answer_tokens_max": float(max(answers)),
+        "answer_truncated": fmean(sample.finish == "length" for sample in samples),
+        "loss": stats.loss,
+        "kl": stats.kl * per_token,
+        "entropy": stats.entropy * per_token,
+        "clip_fraction": stats.clipped * per_token,
+        "sampler_logprob": fmean(fmean(s.sampler_logprobs) for s in samples if s.sampler_logprobs),
+        "seconds": clock.total(),
+        **{f"seconds_{part}": seconds for part, seconds in clock.seconds.items()},
+        "rollout_tokens_per_s": sum(answers) / max(clock.seconds.get("rollout", 0.0), 1e-9),
+        "train_tokens_per_s": trained / max(clock.seconds.get("train", 0.0), 1e-9),
+        **{f"memory_{phase}": float(peak) for phase, peak in peaks.items()},
+        "memory_peak": float(max(peaks.values(), default=0)),
+    }
+
+
+class Writers:
+    """Where records go. metrics.jsonl always; TensorBoard and Weights & Biases when asked."""
+
+    def __init__(self, folder: RunFolder, section: OutputSection) -> None:
+        self.folder = folder
+        self.tensorboard = _tensorboard(folder) if section.tensorboard else None
+        self.wandb = _wandb(folder) if section.wandb else None
+
+    def step(self, record: Mapping[str, float]) -> None:
+        """Write the record of a step."""
+        append(self.folder.metrics, record)
+        self._send("train", record)
+
+    def evaluation(self, step: int, result: Mapping[str, float]) -> None:
+        """Write an evaluation."""
+        self._send("eval", {"step": float(step)} | dict(result))
+
+    def _send(self, group: str, record: Mapping[str, float]) -> None:
+        step = int(record["step"])
+        values = {f"{group}/{key}": value for key, value in record.items() if key not in ("step", "time")}
+        if self.tensorboard is not None:
+            for key, value in values.items():
+                self.tensorboard.add_scalar(key, value, step)
+            self.tensorboard.flush()
+        if self.wandb is not None:
+            self.wandb.log(values, step=step)
+
+    def close(self) -> None:
+        """Flush and close."""
+        if self.tensorboard is not None:
+            self.tensorboard.close()
+        if self.wandb is not None:
+            self.wandb.finish()
+
+
+def _tensorboard(folder: RunFolder) -> Any:
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(str(folder.tensorboard))
+
+
+def _wandb(folder: RunFolder) -> Any:
+    try:
+        import wandb
+    except ImportError:
+        raise InputError(
+            "output.wandb = true: the package wandb is not installed; pip install 'headway[wandb]'"
+        ) from None
+    return wandb.init(project="headway", name=folder.root.name, dir=str(folder.root), resume="allow")

@@ -1,0 +1,98 @@
+"""The output directory of a run: which files there are, and who may write into it.
+
+runspec.toml      the RunSpec as run          plan.json        the ledger, line by line
+recording.jsonl   measured memory             metrics.jsonl    one flat record a step
+evaluations.jsonl one record an evaluation    rollouts.jsonl   sample rollouts
+tensorboard/      events                      checkpoints/     the last few
+final/            the model or adapter        summary.json     how it ended
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from headway.config.load import dump, load
+from headway.config.resume import changes, flat, identity
+from headway.config.sections import RunSpec
+from headway.errors import InputError
+
+
+class RunFolder:
+    """Paths inside one output directory, and its small files."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.runspec = root / "runspec.toml"
+        self.plan = root / "plan.json"
+        self.recording = root / "recording.jsonl"
+        self.metrics = root / "metrics.jsonl"
+        self.evaluations = root / "evaluations.jsonl"
+        self.rollouts = root / "rollouts.jsonl"
+        self.tensorboard = root / "tensorboard"
+        self.checkpoints = root / "checkpoints"
+        self.final = root / "final"
+        self.summary = root / "summary.json"
+
+    def claim(self, spec: RunSpec) -> tuple[str, ...]:
+        """Make the directory this run's own and return the settings that changed since it last ran.
+
+        InputError where it holds another run or files that are not a run's; nothing is written then.
+        """
+        if self.root.exists() and not self.root.is_dir():
+            raise InputError(f"output.dir = {self.root}: it is a file; set output.dir to a directory")
+        if not self.root.exists() or not any(self.root.iterdir()):
+            self.root.mkdir(parents=True, exist_ok=True)
+            write_text(self.runspec, dump(spec))
+            return ()
+        if not self.runspec.exists():
+            raise InputError(
+                f"output.dir = {self.root}: the directory holds files but no runspec.toml, so it is not a run of "
+                "headway; set output.dir to a new directory"
+            )
+        before = load(self.runspec)
+        other = changes(identity(before), identity(spec))
+        if other:
+            raise InputError(
+                f"output.dir = {self.root}: it holds another run, which differs in what is learned "
+                f"({'; '.join(other)}); set output.dir to a new directory, or set these back to resume"
+            )
+        allowed = changes(flat(before), flat(spec))
+        write_text(self.runspec, dump(spec))
+        return allowed
+
+    def truncate(self, step: int) -> None:
+        """Drop records of steps after `step`: a resumed run writes them again."""
+        for path in (self.metrics, self.evaluations, self.rollouts):
+            if path.exists():
+                kept = [line for line in path.read_text().splitlines() if _step(line) <= step]
+                write_text(path, "".join(line + "\n" for line in kept))
+
+    def evaluation(self, step: int) -> dict[str, Any] | None:
+        """The evaluation recorded after `step` steps, if there is one."""
+        if not self.evaluations.exists():
+            return None
+        rows = [json.loads(line) for line in self.evaluations.read_text().splitlines() if _step(line) == step]
+        return rows[-1] if rows else None
+
+
+def append(path: Path, record: Mapping[str, Any]) -> None:
+    """Append one JSON line."""
+    with path.open("a") as file:
+        file.write(json.dumps(record) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole: a temporary name, then a rename."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(text)
+    temporary.replace(path)
+
+
+def _step(line: str) -> float:
+    """The step of a record; a torn last line belongs to no step and is dropped."""
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return float("inf")

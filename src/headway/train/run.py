@@ -1,0 +1,83 @@
+"""One run from plan to summary: what `headway train` calls once the plan is made."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from headway.config.sections import RunSpec
+from headway.config.source import ModelSource
+from headway.facts.machine import Machine
+from headway.guard.recorder import PhasePeak
+from headway.plan.ledger import Ledger, Phase
+from headway.train import loop
+from headway.train.job import Job, View, final_folder, open_job
+from headway.train.model import prepare, save_model
+from headway.train.output import RunFolder, write_text
+from headway.train.stop import Stop, on_signals
+
+
+def run(
+    spec: RunSpec,
+    source: ModelSource,
+    machine: Machine,
+    ledger: Ledger,
+    longest_allowed: int,
+    plan_json: str,
+    view: View,
+) -> dict[str, Any]:
+    """Claim the output directory, train or resume, write the final model, and return the summary that was written.
+
+    InputError for an output directory of another run, a refused checkpoint, or data and models that cannot be read.
+    """
+    assert spec.output.dir is not None
+    folder = RunFolder(spec.output.dir)
+    for change in folder.claim(spec):
+        view.message(f"changed since the run last started: {change}")
+    write_text(folder.plan, plan_json)
+    prepare(source, view.message)
+    stop = Stop()
+    with open_job(spec, source, machine, longest_allowed, folder, view, stop) as job:
+        with on_signals(stop, job.engine.abort):
+            reason = loop.train(job)
+        if reason == "finished":
+            final_folder(job, save_model)
+        summary = summarise(job, reason, ledger)
+    write_text(folder.summary, json.dumps(summary, indent=1) + "\n")
+    return summary
+
+
+def summarise(job: Job, reason: str, ledger: Ledger) -> dict[str, Any]:
+    """The contents of summary.json. Bytes are of the whole process tree, predicted and measured alike."""
+    pool = ledger.pools()[0]
+    peaks = job.recorder.peaks()
+    return {
+        "steps": job.progress.step,
+        "seconds": round(job.progress.seconds, 3),
+        "exit_reason": reason,
+        "signal": None if job.stop.signal is None else int(job.stop.signal),
+        "eval_before": job.folder.evaluation(0),
+        "eval_after": job.folder.evaluation(job.progress.step),
+        "dropped_long_prompts": job.problems.dropped_long,
+        "reward_failures": dict(job.scorer.failures),
+        "peak_predicted_bytes": ledger.peak(pool).bytes,
+        "peak_upper_bytes": ledger.upper(pool),
+        "peak_measured_bytes": max((peak.tree_peak for peak in peaks.values()), default=0),
+        "phases": phase_rows(ledger, pool, peaks),
+        "output": str(job.folder.root),
+    }
+
+
+def phase_rows(
+    ledger: Ledger, pool: str, peaks: Mapping[Phase, PhasePeak]
+) -> dict[str, dict[str, int | None]]:
+    """Predicted, upper and measured bytes of each phase; measured is None for a phase that did not come."""
+    return {
+        str(phase): {
+            "predicted_bytes": ledger.peak_of(pool, phase).bytes,
+            "upper_bytes": ledger.peak_of(pool, phase).upper,
+            "measured_bytes": peaks[phase].tree_peak if phase in peaks else None,
+        }
+        for phase in ledger.phases(pool)
+    }

@@ -1,0 +1,115 @@
+"""The forward and backward passes of one optimizer step, micro-batch by micro-batch."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from headway.config.sections import ObjectiveSection
+from headway.errors import LimitReachedError
+from headway.rollout.samples import Sample
+from headway.train.logprob import token_logprobs
+from headway.train.loss import LossStats, policy_loss
+from headway.train.model import backbone, head_weight
+from headway.train.pack import micro_batches
+from headway.train.records import MicroBatch
+
+
+@dataclass(frozen=True)
+class Pass:
+    """How log-probs are computed: sampling `temperature`, `chunk` tokens of logits at a time, `cap` tokens a micro-batch."""
+
+    temperature: float
+    chunk: int
+    cap: int
+    pad_id: int
+    device: torch.device
+
+
+@dataclass(frozen=True)
+class Update:
+    """The samples of one optimizer step, with one advantage and one token weight each.
+
+    `old` and `ref` hold log-probs per response token; None where the objective does not need them.
+    """
+
+    samples: Sequence[Sample]
+    advantages: Sequence[float]
+    weights: Sequence[float]
+    old: Sequence[Sequence[float]] | None
+    ref: Sequence[Sequence[float]] | None
+
+
+def response_logprobs(
+    model: nn.Module, batch: MicroBatch, how: Pass, *, with_entropy: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """Log-probs [T] (and entropies [T]) of the response tokens, without logits for any other token."""
+    hidden = backbone(model)(input_ids=batch.ids, use_cache=False).last_hidden_state
+    states = hidden[batch.rows, batch.columns]
+    del hidden
+    return token_logprobs(states, head_weight(model), batch.targets, how.temperature, how.chunk, with_entropy)
+
+
+@torch.no_grad()
+def score(
+    model: nn.Module, samples: Sequence[Sample], how: Pass, check: Callable[[], None]
+) -> tuple[tuple[float, ...], ...]:
+    """Log-probs of every sample's response tokens under the model as it is, in the order of `samples`."""
+    found: list[tuple[float, ...]] = [()] * len(samples)
+    zeros = [0.0] * len(samples)
+    for batch in micro_batches(samples, zeros, zeros, None, None, how.cap, how.pad_id):
+        check()
+        values, _ = response_logprobs(model, batch.to(how.device), how)
+        pieces = values.split([len(samples[index].response_ids) for index in batch.samples])
+        for index, piece in zip(batch.samples, pieces, strict=True):
+            found[index] = tuple(piece.tolist())
+    return tuple(found)
+
+
+def accumulate(
+    model: nn.Module, update: Update, objective: ObjectiveSection, how: Pass, check: Callable[[], None]
+) -> tuple[LossStats, Pass]:
+    """Add the gradient of one optimizer step to the parameters; returns its statistics and the pass that worked.
+
+    When memory runs out, all gradients are dropped and the step starts again with half the cap: every token keeps its
+    weight, so the gradient is the same. LimitReachedError when one sample alone does not fit. `check` is called
+    before each micro-batch and may raise.
+    """
+    while True:
+        batches = micro_batches(
+            update.samples, update.advantages, update.weights, update.old, update.ref, how.cap, how.pad_id
+        )
+        stats = LossStats()
+        done = 0
+        try:
+            for batch in batches:
+                check()
+                stats = stats + _backward(model, batch.to(how.device), objective, how)
+                done += 1
+        except RuntimeError as error:
+            if not out_of_memory(error):
+                raise
+            largest = batches[done]
+            reason = str(error)
+        else:
+            return stats, how
+        model.zero_grad(set_to_none=True)
+        if len(largest.samples) == 1:
+            raise LimitReachedError(
+                f"phase train: memory ran out on one sample of {largest.tokens} tokens ({reason}). Set "
+                "train.checkpointing = true, a smaller rollout.max_answer, or [lora]; the last checkpoint is kept"
+            )
+        how = Pass(how.temperature, how.chunk, max(1, largest.tokens // 2), how.pad_id, how.device)
+
+
+def _backward(model: nn.Module, batch: MicroBatch, objective: ObjectiveSection, how: Pass) -> LossStats:
+    logprobs, entropy = response_logprobs(model, batch, how, with_entropy=objective.entropy_coef > 0)
+    loss, stats = policy_loss(logprobs, entropy, batch, objective)
+    loss.backward()
+    return stats
+
+
+def out_of_memory(error: RuntimeError) -> bool:
+    """Whether torch failed to allocate: CUDA raises its own type, the CPU allocator a plain RuntimeError."""
+    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
