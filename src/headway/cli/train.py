@@ -23,9 +23,7 @@ RUN_HELP = "RunSpec, a TOML file."
 
 def train(
     run: Annotated[Path, typer.Argument(help=RUN_HELP)],
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="section.key=value, over the file's.")
-    ] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="section.key=value, over the file's.")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan and the RunSpec as it would run.")
     ] = False,

@@ -50,10 +50,7 @@ def collect(
     requests = [Request(problem.prompt_ids, (seed, step, problem.index, sample)) for problem, sample in asked]
     completions = engine.generate(requests, params)
     scores = scorer.score(
-        [
-            Answer(problem, completion.text)
-            for (problem, _), completion in zip(asked, completions, strict=True)
-        ]
+        [Answer(problem, completion.text) for (problem, _), completion in zip(asked, completions, strict=True)]
     )
     return tuple(
         Sample(

@@ -120,9 +120,7 @@ def load(folder: Path) -> Loaded:
         state = json.loads((folder / "state.json").read_text())
         files = state["files"]
         if state["format"] != FORMAT:
-            raise InputError(
-                f"checkpoint {folder}: format {state['format']}, this version reads format {FORMAT}"
-            )
+            raise InputError(f"checkpoint {folder}: format {state['format']}, this version reads format {FORMAT}")
         identity = state["identity"]
     except FileNotFoundError:
         raise InputError(_refusal(folder, "it has no state.json, so headway did not write it")) from None
@@ -148,9 +146,7 @@ def read_parameters(folder: Path, into: Mapping[str, Tensor]) -> None:
         names = set(saved.keys())
         if names != set(into):
             odd = sorted(names ^ set(into))[:3]
-            raise InputError(
-                _refusal(folder, f"its parameters are another model's (for example {', '.join(odd)})")
-            )
+            raise InputError(_refusal(folder, f"its parameters are another model's (for example {', '.join(odd)})"))
         with torch.no_grad():
             for name, parameter in into.items():
                 tensor = saved.get_tensor(name)

@@ -38,9 +38,9 @@ def evaluate(job: Job, step: int) -> None:
         "answer_truncated": sum(sample.finish == "length" for sample in samples) / len(samples),
     }
     if not greedy:
-        result[f"pass@{spec.eval.samples}"] = sum(
-            any(s.correct >= 1 for s in group) for group in groups
-        ) / len(groups)
+        result[f"pass@{spec.eval.samples}"] = sum(any(s.correct >= 1 for s in group) for group in groups) / len(
+            groups
+        )
     append(job.folder.evaluations, {"step": step} | result)
     job.writers.evaluation(step, result)
     job.view.evaluation(step, result)

@@ -135,7 +135,7 @@ def open_job(
     view: View,
     stop: Stop,
 ) -> Iterator[Job]:
-    """Load everything under the load phase, resume from the last checkpoint if there is one, close it all at the end."""
+    """Load everything, resume from the last checkpoint if there is one, and close it all at the end."""
     device = pick_device(spec.memory.device)
     if spec.memory.threads:
         torch.set_num_threads(spec.memory.threads)
@@ -176,7 +176,7 @@ def open_job(
 
 
 def pick_device(wanted: str) -> torch.device:
-    """`auto` is the first CUDA device if there is one, else the CPU. InputError for a CUDA device that is not there."""
+    """`auto` is the first CUDA device if there is one, else the CPU. InputError where "cuda" is not there."""
     if wanted == "cuda" and not torch.cuda.is_available():
         raise InputError(
             'memory.device = "cuda": torch sees no CUDA device here; set memory.device = "cpu" or "auto"'
@@ -216,7 +216,7 @@ def _check_prompts(problems: ProblemSet, spec: RunSpec) -> None:
 
 
 def _resume(folder: RunFolder, parameters: dict[str, Tensor], optimizer: AdamW, view: View) -> Progress:
-    """Restore the last checkpoint into the live parameters and the optimizer; a fresh Progress where there is none."""
+    """Restore the last checkpoint into the live parameters and the optimizer, if there is one."""
     found = checkpoint.folders(folder.checkpoints)
     if not found:
         folder.truncate(0)

@@ -124,8 +124,6 @@ def finish(
     progress.step += 1
     progress.seconds += clock.total()
     record = step_record(progress.step, samples, stats, clock, job.memory_peaks())
-    job.write_step(
-        record | {"lr": lr, "grad_norm": grad_norm, "dropped": dropped, "time": time.time()}, samples
-    )
+    job.write_step(record | {"lr": lr, "grad_norm": grad_norm, "dropped": dropped, "time": time.time()}, samples)
     progress.updates = 0
     progress.rollout, progress.old_logprobs, progress.ref_logprobs, progress.sums = (), None, None, {}

@@ -1,8 +1,6 @@
 """One run from plan to summary: what `headway train` calls once the plan is made."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -69,9 +67,7 @@ def summarise(job: Job, reason: str, ledger: Ledger) -> dict[str, Any]:
     }
 
 
-def phase_rows(
-    ledger: Ledger, pool: str, peaks: Mapping[Phase, PhasePeak]
-) -> dict[str, dict[str, int | None]]:
+def phase_rows(ledger: Ledger, pool: str, peaks: Mapping[Phase, PhasePeak]) -> dict[str, dict[str, int | None]]:
     """Predicted, upper and measured bytes of each phase; measured is None for a phase that did not come."""
     return {
         str(phase): {

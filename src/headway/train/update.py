@@ -18,7 +18,7 @@ from headway.train.records import MicroBatch
 
 @dataclass(frozen=True)
 class Pass:
-    """How log-probs are computed: sampling `temperature`, `chunk` tokens of logits at a time, `cap` tokens a micro-batch."""
+    """How log-probs are computed: sampling `temperature`, `chunk` tokens of logits and `cap` tokens at a time."""
 
     temperature: float
     chunk: int
