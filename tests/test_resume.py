@@ -1,0 +1,45 @@
+"""A run that is killed or stopped and resumed is the same run."""
+
+import signal
+import time
+from pathlib import Path
+
+import kill_resume
+import pytest
+
+
+def steps_done(output: Path) -> int:
+    metrics = output / "metrics.jsonl"
+    return len(metrics.read_text().splitlines()) if metrics.exists() else 0
+
+
+def run_until(spec: Path, output: Path, steps: int, sent: signal.Signals) -> int:
+    """Start or resume, send a signal once that many steps are recorded, and return the exit code."""
+    process = kill_resume.start(spec, output)
+    deadline = time.monotonic() + 120
+    while steps_done(output) < steps and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(sent)
+    return process.wait(timeout=60)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> kill_resume.Outcome:
+    folder = tmp_path_factory.mktemp("plain")
+    return kill_resume.finish(kill_resume.write_spec(folder), folder / "run")
+
+
+def test_three_kills_leave_no_trace(plain: kill_resume.Outcome, tmp_path: Path) -> None:
+    spec, output = kill_resume.write_spec(tmp_path), tmp_path / "run"
+    for steps in (1, 5, 8):
+        assert run_until(spec, output, steps, signal.SIGKILL) == -signal.SIGKILL
+    assert kill_resume.differences(plain, kill_resume.finish(spec, output)) == []
+
+
+def test_sigterm_saves_says_so_and_resumes(plain: kill_resume.Outcome, tmp_path: Path) -> None:
+    spec, output = kill_resume.write_spec(tmp_path), tmp_path / "run"
+    assert run_until(spec, output, 3, signal.SIGTERM) == 128 + signal.SIGTERM
+    log = (tmp_path / "run.log").read_text()
+    assert "SIGTERM" in log
+    assert "Traceback" not in log
+    assert kill_resume.differences(plain, kill_resume.finish(spec, output)) == []
