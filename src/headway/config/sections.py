@@ -1,7 +1,7 @@
 """The sections of a RunSpec: frozen, strict, each key with its meaning and its bounds.
 
 A function takes the section that it needs, never the whole RunSpec. Cross-checks between sections live
-in `load.py`, so that every contradiction is reported at once.
+in `checks.py`, so that every contradiction is reported at once.
 """
 
 from pathlib import Path
