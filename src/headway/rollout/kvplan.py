@@ -1,0 +1,73 @@
+"""How many answers a KV budget holds: pure functions without torch, shared by the engine, the ledger and the checks.
+
+A batch's cache is one allocation of (sequences) x (longest prompt of the batch + max_answer) tokens, made when the
+batch starts and never grown, so its bytes are known exactly beforehand.
+"""
+
+from collections.abc import Sequence
+from math import ceil
+
+from headway.errors import InputError
+from headway.facts.shapes import ModelShape
+from headway.units import MIB
+
+PREFILL_TOKENS = 4096
+"""Prompt tokens, padding included, of one prefill forward; a single prompt may be longer."""
+
+
+def kv_token_bytes(shape: ModelShape, dtype_bytes: int) -> int:
+    """Bytes of K and V that one token holds in all layers.
+
+    >>> from headway.facts.shapes import by_name
+    >>> kv_token_bytes(by_name("qwen3-0.6B"), 2)  # 2 x 28 layers x 8 heads x 128 x 2 bytes
+    114688
+    """
+    return 2 * shape.layers * shape.kv_width * dtype_bytes
+
+
+def sequences_in_flight(shape: ModelShape, dtype_bytes: int, kv_budget: int, longest: int) -> int:
+    """Answers that the budget holds at the same time, each of `longest` tokens (padded prompt + max_answer).
+
+    InputError if it does not hold even one.
+    """
+    token_bytes = kv_token_bytes(shape, dtype_bytes)
+    count = kv_budget // (token_bytes * longest)
+    if count == 0:
+        raise InputError(
+            f"rollout.kv_budget = {kv_budget} bytes holds {kv_budget // token_bytes} tokens of {shape.name}, "
+            f"one answer needs {longest} (longest prompt + rollout.max_answer): "
+            f"set rollout.kv_budget to at least {ceil(token_bytes * longest / MIB)}MiB, or a shorter max_answer"
+        )
+    return count
+
+
+def split_batches(
+    shape: ModelShape, dtype_bytes: int, kv_budget: int, prompt_lengths: Sequence[int], max_answer: int
+) -> list[tuple[int, int]]:
+    """Cut requests, longest prompt first, into batches [start, stop) whose caches each fit the budget.
+
+    The first prompt of a batch is its longest, and the others are padded to it.
+    """
+    batches = []
+    start = 0
+    while start < len(prompt_lengths):
+        count = sequences_in_flight(shape, dtype_bytes, kv_budget, prompt_lengths[start] + max_answer)
+        stop = min(start + count, len(prompt_lengths))
+        batches.append((start, stop))
+        start = stop
+    return batches
+
+
+def peak_kv_bytes(
+    shape: ModelShape, dtype_bytes: int, kv_budget: int, prompt_lengths: Sequence[int], max_answer: int
+) -> int:
+    """Bytes of the largest cache that generating these requests allocates; caches never exist side by side.
+
+    >>> from headway.facts.shapes import by_name
+    >>> peak_kv_bytes(by_name("qwen3-0.6B"), 2, 1 << 30, [100, 20], max_answer=28)  # 2 x (100 + 28) x 114688
+    29360128
+    """
+    lengths = sorted(prompt_lengths, reverse=True)
+    batches = split_batches(shape, dtype_bytes, kv_budget, lengths, max_answer)
+    token_bytes = kv_token_bytes(shape, dtype_bytes)
+    return max(((stop - start) * (lengths[start] + max_answer) * token_bytes for start, stop in batches), default=0)
