@@ -112,7 +112,7 @@ def _prompt(data: DataSection) -> Iterator[Contradiction]:
 
 
 def _reward(reward: RewardSection, data: DataSection) -> Iterator[Contradiction]:
-    if reward.kind == "task" and data.task is None:
+    if reward.kind == "task" and data.task is None and data.file is not None:
         yield Contradiction(
             ("reward.kind", "data.task"),
             'reward.kind = "task": is the scorer of a reasoning-gym dataset, and data.task is not set; set kind to '

@@ -71,13 +71,13 @@ def table() -> dict[str, dict[str, Key]]:
 
 
 def show(value: Any) -> str:
-    """A value as it would stand in TOML, cut after 60 characters.
+    """A value as it would stand in TOML, long ones cut; a path never.
 
     >>> show("bf16"), show(True), show([0.9, 0.95])
     ('"bf16"', 'true', '[0.9, 0.95]')
     """
     text = json.dumps(value, default=str, ensure_ascii=False)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return text if len(text) <= 80 or isinstance(value, Path) else text[:77] + "..."
 
 
 def _section_type(annotation: Any) -> type[Section]:

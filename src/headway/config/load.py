@@ -63,10 +63,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
 
 
 def dump(spec: RunSpec) -> str:
-    """The RunSpec as TOML. `load` of it gives an equal RunSpec.
-
-    >>> # load(written) == spec, where `written` is a file that holds dump(spec)
-    """
+    """The RunSpec as TOML, every key with its value. `load` of it gives an equal RunSpec."""
     return tomli_w.dumps(_plain(spec.model_dump(exclude_none=True)))
 
 
@@ -114,7 +111,7 @@ def _near_files(path: Path) -> str:
     if not path.parent.is_dir():
         return f"; there is no folder {path.parent} either"
     names = sorted(entry.name for entry in path.parent.iterdir() if entry.is_file())
-    near = get_close_matches(path.name, names, n=3, cutoff=0.5)
+    near = get_close_matches(path.name, names, n=3, cutoff=0.6)
     near = near or [name for name in names if Path(name).suffix == (path.suffix or ".toml")][:5]
     return f"; near it: {', '.join(str(path.parent / name) for name in near)}" if near else ""
 

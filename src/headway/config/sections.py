@@ -89,7 +89,7 @@ class RewardSection(Section):
     pattern: str | None = None
     """With extract = "pattern": a regular expression; its first group is the answer (last match)."""
     format_pattern: str | None = None
-    """A response that this regular expression matches whole earns `format_weight` in training, never in evaluation."""
+    """A response that this pattern matches whole earns `format_weight` in training, never in evaluation."""
     format_weight: float = Field(0.0, ge=0, le=1)
     """Share of the training reward that the format earns; the answer earns the rest."""
     timeout_s: float = Field(10.0, gt=0)
