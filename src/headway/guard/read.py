@@ -1,0 +1,137 @@
+"""What processes hold now. With `facts/probe.py`, which reads the node and its groups, all that asks the machine.
+
+Every reader takes the root of /proc, so that a test can show it another machine. Absent is None, never 0.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from headway.facts.probe import (
+    ROOT,
+    CgroupMemory,
+    NodeMemory,
+    asks_psutil,
+    cgroup_memory,
+    node_memory,
+    read_fields,
+    read_text,
+)
+
+__all__ = [
+    "CgroupMemory", "NodeMemory", "ProcessMemory", "cgroup_memory", "descendants", "node_memory",
+    "process_status", "reset_peak", "tree_rss",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ProcessMemory:
+    """Resident memory of one process, in bytes: VmRSS, VmHWM, RssAnon, RssFile, RssShmem of /proc/<pid>/status.
+
+    `rss` = `anonymous` + `file` + `shared`. The kernel counts per CPU and adds up late, so a value may be off by
+    some pages per CPU. `peak_rss` is the highest `rss` since the start or since `reset_peak`.
+    """
+
+    rss: int
+    peak_rss: int | None
+    anonymous: int | None
+    file: int | None
+    shared: int | None
+
+
+def process_status(pid: int, root: Path = ROOT) -> ProcessMemory | None:
+    """Resident memory of a process; None where there is no such process, or only its exit code is left."""
+    text = read_text(root / f"proc/{pid}/status")
+    if text is None:
+        return _psutil_status(pid) if asks_psutil(root) else None
+    fields = read_fields(text)
+    if "VmRSS" not in fields:
+        return None
+    return ProcessMemory(
+        rss=fields["VmRSS"],
+        peak_rss=fields.get("VmHWM"),
+        anonymous=fields.get("RssAnon"),
+        file=fields.get("RssFile"),
+        shared=fields.get("RssShmem"),
+    )
+
+
+def _psutil_status(pid: int) -> ProcessMemory | None:
+    import psutil  # type: ignore[import-untyped]  # here, because Linux never needs it
+
+    try:
+        return ProcessMemory(psutil.Process(pid).memory_info().rss, None, None, None, None)
+    except psutil.Error:
+        return None
+
+
+def reset_peak(pid: int, root: Path = ROOT) -> bool:
+    """Start the peak (VmHWM) of a process again from its present size; False where that is not possible.
+
+    Linux: writing 5 to /proc/<pid>/clear_refs, see proc_pid_clear_refs(5). It touches no page.
+    """
+    try:
+        with (root / f"proc/{pid}/clear_refs").open("r+") as file:
+            file.write("5")
+    except OSError:
+        return False
+    return True
+
+
+def descendants(pid: int, root: Path = ROOT) -> tuple[int, ...]:
+    """The children of a process, their children, and so on, without the process itself."""
+    if asks_psutil(root):
+        return _psutil_descendants(pid)
+    listed = any((root / f"proc/{pid}/task").glob("*/children"))
+    children = None if listed else _children_by_parent(root)
+    found: list[int] = []
+    waiting = [pid]
+    while waiting:
+        parent = waiting.pop()
+        own = _listed_children(parent, root) if children is None else children.get(parent, [])
+        found += own
+        waiting += own
+    return tuple(found)
+
+
+def _listed_children(pid: int, root: Path) -> list[int]:
+    """Children from /proc/<pid>/task/*/children, which only some kernels have but which reads no other process."""
+    return [
+        int(child)
+        for task in (root / f"proc/{pid}/task").glob("*/children")
+        for child in (read_text(task) or "").split()
+    ]
+
+
+def _children_by_parent(root: Path) -> dict[int, list[int]]:
+    """Children by parent, from the fourth field of each /proc/<pid>/stat."""
+    children: dict[int, list[int]] = {}
+    for pid, parent in _parents(root):
+        children.setdefault(parent, []).append(pid)
+    return children
+
+
+def _parents(root: Path) -> Iterator[tuple[int, int]]:
+    for folder in (root / "proc").iterdir():
+        text = read_text(folder / "stat") if folder.name.isdigit() else None
+        if text is not None:
+            # the second field is the name in parentheses, and a name may hold spaces and parentheses
+            yield int(folder.name), int(text.rpartition(")")[2].split()[1])
+
+
+def _psutil_descendants(pid: int) -> tuple[int, ...]:
+    import psutil
+
+    try:
+        return tuple(child.pid for child in psutil.Process(pid).children(recursive=True))
+    except psutil.Error:
+        return ()
+
+
+def tree_rss(pids: tuple[int, ...], root: Path = ROOT) -> int:
+    """Sum of the resident memory of these processes; one that has ended holds nothing.
+
+    Pages that several of them share count once for each, so the sum is an upper bound.
+    """
+    statuses = (process_status(pid, root) for pid in pids)
+    return sum(status.rss for status in statuses if status is not None)
