@@ -20,7 +20,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from headway.errors import InputError
+from headway.errors import HeadwayError, InputError
 from headway.rollout.samples import Sample
 
 FORMAT = 1
@@ -69,26 +69,41 @@ def save(
     Tensors are written from where they are (a CUDA tensor is copied one file at a time by safetensors); nothing is
     duplicated on the CPU. Saving the same place twice replaces the older folder.
     """
-    root.mkdir(parents=True, exist_ok=True)
     target = root / f"step-{progress.step:06d}"
     temporary = root / f".{target.name}.{os.getpid()}.tmp"
+    try:
+        _write(temporary, progress, identity, parameters, optimizer)
+        _replace(temporary, target)
+        _flush(root)
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise HeadwayError(
+            f"checkpoint {target} could not be written ({error}); the one before it is kept"
+        ) from error
+    for old in folders(root)[:-keep]:
+        shutil.rmtree(old)
+    return target
+
+
+def _write(
+    temporary: Path,
+    progress: Progress,
+    identity: Mapping[str, Any],
+    parameters: Mapping[str, Tensor],
+    optimizer: Mapping[str, Tensor],
+) -> None:
+    """Write every file of a checkpoint and flush it to disk, `state.json` last."""
+    temporary.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     save_file(dict(parameters), temporary / "model.safetensors")
     save_file({**optimizer, "torch_rng": torch.get_rng_state()}, temporary / "optimizer.safetensors")
-    rollout = asdict(progress)
-    (temporary / "rollout.json").write_text(json.dumps(rollout))
+    (temporary / "rollout.json").write_text(json.dumps(asdict(progress)))
     files = {path.name: {"bytes": path.stat().st_size, "crc32": _crc32(path)} for path in temporary.iterdir()}
     state = {"format": FORMAT, "step": progress.step, "identity": dict(identity), "files": files}
     (temporary / "state.json").write_text(json.dumps(state, indent=1))
-    for path in temporary.iterdir():
+    for path in (*temporary.iterdir(), temporary):
         _flush(path)
-    _flush(temporary)
-    _replace(temporary, target)
-    _flush(root)
-    for old in folders(root)[:-keep]:
-        shutil.rmtree(old)
-    return target
 
 
 def folders(root: Path) -> list[Path]:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from headway.config.load import dump, load
+from headway.config.load import load
 from headway.config.resume import changes, flat, identity
 from headway.config.sections import RunSpec
 from headway.errors import InputError
@@ -36,15 +36,13 @@ class RunFolder:
         self.summary = root / "summary.json"
 
     def claim(self, spec: RunSpec) -> tuple[str, ...]:
-        """Make the directory this run's own and return the settings that changed since it last ran.
+        """Check that the directory is this run's or free; returns the settings that changed since it last ran.
 
-        InputError where it holds another run or files that are not a run's; nothing is written then.
+        Writes nothing. InputError where it holds another run that has learned something, or files of something else.
         """
         if self.root.exists() and not self.root.is_dir():
             raise InputError(f"output.dir = {self.root}: it is a file; set output.dir to a directory")
         if not self.root.exists() or not any(self.root.iterdir()):
-            self.root.mkdir(parents=True, exist_ok=True)
-            write_text(self.runspec, dump(spec))
             return ()
         if not self.runspec.exists():
             raise InputError(
@@ -53,14 +51,19 @@ class RunFolder:
             )
         before = load(self.runspec)
         other = changes(identity(before), identity(spec))
-        if other:
+        if other and self.started():
             raise InputError(
                 f"output.dir = {self.root}: it holds another run, which differs in what is learned "
                 f"({'; '.join(other)}); set output.dir to a new directory, or set these back to resume"
             )
-        allowed = changes(flat(before), flat(spec))
-        write_text(self.runspec, dump(spec))
-        return allowed
+        return () if other else changes(flat(before), flat(spec))
+
+    def started(self) -> bool:
+        """Whether the run in it has anything that a resume would go on from."""
+        records = (self.metrics, self.evaluations)
+        return any(path.exists() and path.stat().st_size > 0 for path in records) or (
+            self.checkpoints.is_dir() and any(self.checkpoints.iterdir())
+        )
 
     def truncate(self, step: int) -> None:
         """Drop records of steps after `step`: a resumed run writes them again."""

@@ -1,11 +1,15 @@
 """One run from plan to summary: what `headway train` calls once the plan is made."""
 
 import json
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+from headway.config.load import dump
 from headway.config.sections import RunSpec
 from headway.config.source import ModelSource
+from headway.errors import InputError
 from headway.facts.machine import Machine
 from headway.guard.recorder import PhasePeak
 from headway.plan.ledger import Ledger, Phase
@@ -33,17 +37,34 @@ def run(
     folder = RunFolder(spec.output.dir)
     for change in folder.claim(spec):
         view.message(f"changed since the run last started: {change}")
-    write_text(folder.plan, plan_json)
     prepare(source, view.message)
-    stop = Stop()
-    with open_job(spec, source, machine, longest_allowed, folder, view, stop) as job:
-        with on_signals(stop, job.engine.abort):
-            reason = loop.train(job)
-        if reason == "finished":
-            final_folder(job, save_model)
-        summary = summarise(job, reason, ledger)
-    write_text(folder.summary, json.dumps(summary, indent=1) + "\n")
+    with new_folder(folder):
+        write_text(folder.runspec, dump(spec))
+        write_text(folder.plan, plan_json)
+        stop = Stop()
+        with open_job(spec, source, machine, longest_allowed, folder, view, stop) as job:
+            with on_signals(stop, job.engine.abort):
+                reason = loop.train(job)
+            if reason == "finished":
+                final_folder(job, save_model)
+            else:
+                view.message(f"{reason}: saved after step {job.progress.step}; the same command resumes the run")
+            summary = summarise(job, reason, ledger)
+        write_text(folder.summary, json.dumps(summary, indent=1) + "\n")
     return summary
+
+
+@contextmanager
+def new_folder(folder: RunFolder) -> Iterator[None]:
+    """Make the directory; bad input found while loading takes it away again if it was not there or empty before."""
+    fresh = not folder.root.exists() or not any(folder.root.iterdir())
+    folder.root.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except InputError:
+        if fresh and not folder.started():
+            shutil.rmtree(folder.root)
+        raise
 
 
 def summarise(job: Job, reason: str, ledger: Ledger) -> dict[str, Any]:
