@@ -129,6 +129,11 @@ def _reward(reward: RewardSection, data: DataSection) -> Iterator[Contradiction]
             f"reward.function = {show(reward.function)}: is not called with kind = {show(reward.kind)}; "
             'set kind = "function", or remove it',
         )
+    if reward.folder is not None and reward.function is None:
+        yield Contradiction(
+            ("reward.folder", "reward.function"),
+            "reward.folder is set, but reward.function, which is looked for there, is not; set it, or remove folder",
+        )
     if reward.function is not None and _FUNCTION.fullmatch(reward.function) is None:
         yield Contradiction(
             ("reward.function",),

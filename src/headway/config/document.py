@@ -19,8 +19,8 @@ listed here is an error that names the nearest one; every problem of a file is r
   or a section away, so that its default holds: `--set lora=none` trains all parameters; `--set lora.rank=8` makes
   the section.
 - **Sizes** are bytes, or text: `"512MiB"`, `"1.5GiB"` (GiB = 2^30), `"2GB"` (GB = 10^9).
-- **Paths**: `data.file` and `eval.file` are relative to the folder of the RunSpec, `output.dir` to the current
-  directory.
+- **Paths** are relative to the folder of the RunSpec; `output.dir` and a `model.path` that is a folder, to the
+  current directory.
 - `--dry-run` prints the RunSpec as it would run, every key with its value. The output directory keeps it; it is a
   RunSpec itself.
 """

@@ -43,8 +43,8 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
     """Read, override, validate and resolve a RunSpec.
 
     An override is `section.key=value`: the value is read as TOML, else as text; a bare `none` takes a key or a
-    whole section away. `data.file` and `eval.file` are resolved against the folder of `path`, `output.dir` against
-    the current directory; its default is `runs/<name of the file>`.
+    whole section away. Paths become absolute: `output.dir` is relative to the current directory, its default being
+    `runs/<name of the file>`, and every other path is relative to the folder of `path`.
 
     Raises InputError with every problem found.
     """
@@ -258,10 +258,12 @@ def _resolve(spec: RunSpec, path: Path) -> RunSpec:
     def absolute(file: Path | None) -> Path | None:
         return None if file is None else (folder / file).resolve()
 
+    module_folder = spec.reward.folder or (Path() if spec.reward.function else None)
     output = (Path.cwd() / (spec.output.dir or Path("runs", path.stem))).resolve()
     return spec.model_copy(
         update={
             "data": spec.data.model_copy(update={"file": absolute(spec.data.file)}),
+            "reward": spec.reward.model_copy(update={"folder": absolute(module_folder)}),
             "eval": spec.eval.model_copy(update={"file": absolute(spec.eval.file)}),
             "output": spec.output.model_copy(update={"dir": output}),
         }
@@ -269,11 +271,13 @@ def _resolve(spec: RunSpec, path: Path) -> RunSpec:
 
 
 def _files(spec: RunSpec, resolved: RunSpec) -> Iterator[str]:
-    """Input files that are not there, or the same one twice. `spec` has the paths as the user wrote them."""
+    """Input that is not there, or the same file twice. `spec` has the paths as the user wrote them."""
     data, evaluation = resolved.data.file, resolved.eval.file
     for key, written, file in (("data.file", spec.data.file, data), ("eval.file", spec.eval.file, evaluation)):
         if file is not None and not file.is_file():
             yield f"{key} = {show(written)}: there is no file {file}{_near_files(file)}"
+    if resolved.reward.folder is not None and not resolved.reward.folder.is_dir():
+        yield f"reward.folder = {show(spec.reward.folder)}: there is no folder {resolved.reward.folder}"
     if data is not None and data == evaluation:
         yield (
             f"eval.file = {show(spec.eval.file)}: is the training file, so training sees the evaluation; remove it: "

@@ -84,6 +84,8 @@ class RewardSection(Section):
     function: str | None = None
     """`module:function`, with kind = "function". Called as function(prompt, answer, label, response) -> float,
     in a process of its own."""
+    folder: Path | None = None
+    """Folder in which the module of `function` is looked for first; default: the folder of the RunSpec."""
     extract: Literal["whole", "first-line", "last-line", "last-number", "boxed", "pattern"] = "whole"
     """Which part of the response is the answer."""
     pattern: str | None = None

@@ -49,6 +49,7 @@ CONTRADICTIONS = [
         ("reward.function",),
         'must be "module:function", such as',
     ),
+    (TASK, {"reward.folder": "f"}, ("reward.folder", "reward.function"), "is not; set it"),
     (TASK, {"reward.extract": "pattern"}, ("reward.extract", "reward.pattern"), "needs reward.pattern"),
     (TASK, {"reward.pattern": "(a)"}, ("reward.extract", "reward.pattern"), 'not used with extract = "whole"'),
     (

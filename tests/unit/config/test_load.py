@@ -67,6 +67,7 @@ def test_toml_values_become_the_types_of_the_section(run, tmp_path):
 def test_paths_are_relative_to_the_runspec_and_output_to_the_current_directory(tmp_path, monkeypatch):
     folder, here = tmp_path / "specs", tmp_path / "here"
     (folder / "data").mkdir(parents=True)
+    (folder / "code").mkdir()
     here.mkdir()
     (folder / "data" / "d.jsonl").write_text("{}\n")
     (folder / "small.toml").write_text(
@@ -76,6 +77,12 @@ def test_paths_are_relative_to_the_runspec_and_output_to_the_current_directory(t
     spec = load(Path("../specs/small.toml"))
     assert spec.data.file == folder / "data" / "d.jsonl"
     assert spec.output.dir == here / "runs" / "small"
+    assert spec.reward.folder is None
+    own = ("reward.kind=function", "reward.function=m:f")
+    assert load(Path("../specs/small.toml"), own).reward.folder == folder
+    assert load(Path("../specs/small.toml"), (*own, "reward.folder=code")).reward.folder == folder / "code"
+    with pytest.raises(InputError, match=r'reward\.folder = "cod": there is no folder .*/specs/cod'):
+        load(Path("../specs/small.toml"), (*own, "reward.folder=cod"))
 
 
 @pytest.mark.parametrize(
