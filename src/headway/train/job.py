@@ -1,7 +1,7 @@
 """A job: the parts of one run, opened together and closed together. The loop reads and moves them."""
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -130,6 +130,7 @@ def open_job(
     spec: RunSpec,
     source: ModelSource,
     machine: Machine,
+    expected: Mapping[Phase, int],
     longest_allowed: int,
     folder: RunFolder,
     view: View,
@@ -143,7 +144,7 @@ def open_job(
     with ExitStack() as stack:
         recorder = stack.enter_context(
             Recorder(
-                folder.recording, machine, meter=CudaMeter(device) if device.type == "cuda" else None,
+                folder.recording, machine, expected, CudaMeter(device) if device.type == "cuda" else None,
                 on_reading=view.memory,
             )
         )  # fmt: skip

@@ -42,7 +42,7 @@ def run(
         write_text(folder.runspec, dump(spec))
         write_text(folder.plan, plan_json)
         stop = Stop()
-        with open_job(spec, source, machine, longest_allowed, folder, view, stop) as job:
+        with open_job(spec, source, machine, expected_peaks(ledger), longest_allowed, folder, view, stop) as job:
             with on_signals(stop, job.engine.abort):
                 reason = loop.train(job)
             if reason == "finished":
@@ -82,10 +82,16 @@ def summarise(job: Job, reason: str, ledger: Ledger) -> dict[str, Any]:
         "reward_failures": dict(job.scorer.failures),
         "peak_predicted_bytes": ledger.peak(pool).bytes,
         "peak_upper_bytes": ledger.upper(pool),
-        "peak_measured_bytes": max((peak.tree_peak for peak in peaks.values()), default=0),
+        "peak_measured_bytes": job.recorder.peak,
         "phases": phase_rows(ledger, pool, peaks),
         "output": str(job.folder.root),
     }
+
+
+def expected_peaks(ledger: Ledger) -> dict[Phase, int]:
+    """The expected peak of each phase in the first pool, for the recording's header."""
+    pool = ledger.pools()[0]
+    return {phase: ledger.peak_of(pool, phase).bytes for phase in ledger.phases(pool)}
 
 
 def phase_rows(ledger: Ledger, pool: str, peaks: Mapping[Phase, PhasePeak]) -> dict[str, dict[str, int | None]]:
