@@ -14,9 +14,9 @@ from headway.train.loss import LossStats
 from headway.train.metrics import StepClock, step_record
 from headway.train.model import reference_of
 from headway.train.optim import learning_rate
-from headway.train.pack import admit, token_weights
+from headway.train.pack import admit
 from headway.train.stop import StopRequested
-from headway.train.update import Update, accumulate, score
+from headway.train.update import accumulate, make_update, score
 
 
 def train(job: Job) -> str:
@@ -82,18 +82,10 @@ def one_step(job: Job) -> None:
 
     stats = LossStats.from_dict(progress.sums)
     while progress.updates < spec.train.updates:
-        part = job.part(kept, progress.updates)
-        update = Update(
-            samples=[samples[i] for i in part],
-            advantages=[float(advantages.view(-1)[i]) for i in part],
-            weights=token_weights(
-                [len(samples[i].response_ids) for i in part],
-                spec.objective.normalise,
-                spec.rollout.max_answer,
-            ),
-            old=progress.old_logprobs and [progress.old_logprobs[i] for i in part],
-            ref=progress.ref_logprobs and [progress.ref_logprobs[i] for i in part],
-        )
+        update = make_update(
+            samples, job.part(kept, progress.updates), advantages.flatten().tolist(),
+            progress.old_logprobs, progress.ref_logprobs, spec.objective, spec.rollout.max_answer,
+        )  # fmt: skip
         with job.phase(Phase.TRAIN, step), clock.time("train"):
             added, job.how = accumulate(job.model, update, spec.objective, job.how, job.stop.check)
         with job.phase(Phase.STEP, step), clock.time("step"):

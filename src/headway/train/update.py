@@ -12,8 +12,11 @@ from headway.rollout.samples import Sample
 from headway.train.logprob import token_logprobs
 from headway.train.loss import LossStats, policy_loss
 from headway.train.model import backbone, head_weight
-from headway.train.pack import micro_batches
+from headway.train.pack import micro_batches, token_weights
 from headway.train.records import MicroBatch
+
+Rows = Sequence[Sequence[float]]
+"""One log-prob per response token, sample by sample."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,34 @@ class Update:
     samples: Sequence[Sample]
     advantages: Sequence[float]
     weights: Sequence[float]
-    old: Sequence[Sequence[float]] | None
-    ref: Sequence[Sequence[float]] | None
+    old: Rows | None
+    ref: Rows | None
+
+
+def make_update(
+    samples: Sequence[Sample],
+    part: Sequence[int],
+    advantages: Sequence[float],
+    old: Rows | None,
+    ref: Rows | None,
+    objective: ObjectiveSection,
+    max_answer: int,
+) -> Update:
+    """The optimizer step on the samples at `part`.
+
+    Without KL and entropy terms a sample whose advantage is 0 has no gradient, so it is left out; it still counts in
+    the others' weights.
+    """
+    weights = token_weights([len(samples[i].response_ids) for i in part], objective.normalise, max_answer)
+    always = objective.kl_coef > 0 or objective.entropy_coef > 0
+    used = [(i, weight) for i, weight in zip(part, weights, strict=True) if always or advantages[i] != 0]
+    return Update(
+        samples=[samples[i] for i, _ in used],
+        advantages=[advantages[i] for i, _ in used],
+        weights=[weight for _, weight in used],
+        old=None if old is None else [old[i] for i, _ in used],
+        ref=None if ref is None else [ref[i] for i, _ in used],
+    )
 
 
 def response_logprobs(
