@@ -1,0 +1,216 @@
+"""The plan, the comparison and the end of a run as a terminal shows them."""
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console, RenderableType
+
+from headway.facts.machine import Limit, Machine, Pool
+from headway.guard.recorder import PhasePeak
+from headway.plan.ledger import Ledger, Line, Phase, Quantity
+from headway.plan.verdict import verdict
+from headway.reports.terminal import (
+    Bar,
+    Unit,
+    comparison_table,
+    final_summary,
+    ledger_table,
+    pool_comparison,
+    refusal,
+)
+
+MIB, GIB = 1 << 20, 1 << 30
+HOST, DEVICE = "node[0].host", "node[0].device[0]"
+
+
+def line(item: str, phase: Phase, size: int, upper: int | None = None, role: str = "trainer") -> Line:
+    return Line(HOST, phase, role, 0, item, size, upper or size, "host", f"{size} bytes", "a test")
+
+
+LEDGER = Ledger(
+    (
+        line("weights", Phase.ROLLOUT, 1000 * MIB), line("weights", Phase.TRAIN, 1000 * MIB),
+        line("KV cache", Phase.ROLLOUT, 500 * MIB, 600 * MIB, "engine"),
+        line("activations", Phase.TRAIN, 2000 * MIB, 2200 * MIB), line("gradients", Phase.TRAIN, 40 * MIB),
+        line("rollout data", Phase.TRAIN, 1),
+    ),
+    {Phase.ROLLOUT: 1, Phase.TRAIN: 2},
+)  # fmt: skip
+
+
+def machine(limit: int) -> Machine:
+    limits = (
+        Limit("MemAvailable", 16 * GIB, "the kernel kills", "/proc/meminfo"),
+        Limit("memory.limit", limit, "headway does not start the run", "RunSpec"),
+    )
+    return Machine("a", (Pool(HOST, "host", 24 * GIB, limits),), 2)
+
+
+def shown(what: RenderableType, width: int = 80) -> list[str]:
+    console = Console(width=width, file=io.StringIO(), record=True)
+    console.print(what)
+    return [text.rstrip() for text in console.export_text().splitlines()]
+
+
+def row(lines: list[str], name: str) -> str:
+    return next(text for text in lines if text.startswith(name))
+
+
+def words(lines: list[str], name: str) -> str:
+    return " ".join(row(lines, name).split())
+
+
+@pytest.mark.parametrize(
+    ("bar", "text"),
+    [
+        (Bar(4, 6, None, 10), "████▒▒····"),
+        (Bar(4, 6, 8, 10), "████▒▒··│·"),
+        (Bar(10, 12, 10, 10), "██████████"),
+        (Bar(9, 10, 5, 10), "█████│███▒"),
+        (Bar(0, 0, None, 10), "··········"),
+        (Bar(1, 1, None, 10000), "█·········"),
+        (Bar(0, 0, None, 0), "··········"),
+    ],
+)
+def test_bar(bar: Bar, text: str) -> None:
+    assert bar.text(10).plain == text
+
+
+def test_unit_of_small_and_large_tables() -> None:
+    assert [Unit.for_size(GIB).text(size) for size in (0, 1, 1536 * MIB)] == ["·", "<1", "1,536"]
+    assert [Unit.for_size(80 * GIB).text(size) for size in (0, 1536 * MIB)] == ["·", "1.50"]
+
+
+def test_ledger_table_has_items_by_phase_and_their_sums() -> None:
+    lines = shown(ledger_table(LEDGER, machine(4 * GIB)))
+    assert words(lines, "MiB") == "MiB rollout train"
+    assert words(lines, "activations") == "activations · 2,000"
+    assert words(lines, "KV cache") == "KV cache 500 ·"
+    assert words(lines, "rollout data") == "rollout data · <1"
+    assert words(lines, "expected") == "expected 1,500 3,040"
+    assert words(lines, "upper bound") == "upper bound 1,600 3,240"
+
+
+def test_ledger_table_marks_the_worst_phase_against_the_lowest_limit() -> None:
+    lines = shown(ledger_table(LEDGER, machine(4 * GIB)))
+    assert "of 4.00 GiB memory.limit" in row(lines, "        expected")
+    worst = next(text for text in lines if "◀" in text)
+    assert worst.startswith("train")
+    assert worst.endswith("74% to 79% ◀ worst, from step 2")
+    limits = [text.split()[-8:] for text in lines if "GiB  " in text]
+    assert row(lines, "limit").startswith("limit  memory.limit  4.00 GiB")
+    assert limits[-1][-1] == "kills"
+
+
+def test_small_items_share_a_row_and_the_sums_still_hold() -> None:
+    many = tuple(line(f"item {index}", Phase.TRAIN, (20 - index) * MIB) for index in range(12))
+    lines = shown(ledger_table(Ledger(many, {Phase.TRAIN: 1}), machine(GIB)))
+    assert row(lines, "4 smaller").split()[-1] == str(12 + 11 + 10 + 9)
+    assert row(lines, "expected").split()[-1] == str(sum(range(9, 21)))
+
+
+def test_an_item_of_two_roles_names_them() -> None:
+    both = (line("weights", Phase.TRAIN, 5 * MIB), line("weights", Phase.TRAIN, 3 * MIB, role="engine"))
+    lines = shown(ledger_table(Ledger(both, {Phase.TRAIN: 1}), machine(GIB)))
+    assert row(lines, "weights (trainer)").split()[-1] == "5"
+    assert row(lines, "weights (engine)").split()[-1] == "3"
+
+
+def test_a_pool_that_the_machine_lacks_is_said() -> None:
+    lines = shown(ledger_table(LEDGER, Machine("a", (), 2)))
+    assert lines[0] == "Plan for node[0].host   not on this machine"
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize(
+    ("limit", "sentence"), [(4 * GIB, "Fits: train, from step 2,"), (2 * GIB, "Does not fit: train, from step 2,")]
+)
+def test_verdict_is_a_sentence(width: int, limit: int, sentence: str) -> None:
+    here = machine(limit)
+    lines = shown(ledger_table(LEDGER, here, verdict(LEDGER, here)), width)
+    assert any(text.startswith(sentence) for text in lines)
+    assert all(len(text) <= width for text in lines)
+
+
+def test_refusal_names_pool_limit_phase_largest_lines_and_what_to_set() -> None:
+    text = refusal(LEDGER, verdict(LEDGER, machine(2 * GIB)), ["train.cap = 512: 1.50 GiB"])
+    assert text.splitlines() == [
+        "the plan does not fit in node[0].host: 2.97 GiB expected, 2.00 GiB allowed by memory.limit "
+        "(headway does not start the run)",
+        "worst phase: train, from step 2; its largest lines:",
+        f"     1.95 GiB  activations  = {2000 * MIB} bytes",
+        f"   1000.0 MiB  weights  = {1000 * MIB} bytes",
+        f"     40.0 MiB  gradients  = {40 * MIB} bytes",
+        "set instead:",
+        "  train.cap = 512: 1.50 GiB",
+        "or start it all the same with --force",
+    ]
+
+
+def summary(**changed: Any) -> dict[str, Any]:
+    return {
+        "steps": 60, "seconds": 312.4, "exit_reason": "finished", "eval_before": {"reward": 0.25},
+        "eval_after": {"reward": 0.625}, "peak_predicted_bytes": 3040 * MIB, "peak_measured_bytes": 2900 * MIB,
+        "phases": {
+            "rollout": {"measured_bytes": 1700 * MIB}, "train": {"measured_bytes": 2900 * MIB},
+        },
+        "output": "runs/demo",
+    } | changed  # fmt: skip
+
+
+def test_comparison_has_the_error_and_marks_what_is_over_the_upper_bound() -> None:
+    lines = shown(comparison_table(LEDGER, summary()))
+    assert words(lines, "rollout") == "rollout 1,500 1,700 -11.8% 1,600 over the upper bound"
+    assert words(lines, "train") == "train 3,040 2,900 +4.8% 3,240 within"
+    assert words(lines, "whole run") == "whole run 3,040 2,900 +4.8% 3,240 within"
+
+
+def test_comparison_without_a_measurement() -> None:
+    phases = {"train": {"measured_bytes": 2900 * MIB}, "rollout": {"measured_bytes": None}}
+    lines = shown(comparison_table(LEDGER, summary(phases=phases)))
+    assert words(lines, "rollout") == "rollout 1,500 - - 1,600 not reached"
+
+
+@pytest.mark.parametrize(
+    ("quantities", "measured"),
+    [(("allocated",), "100"), (("allocated", "reserved"), "200"), (("allocated", "device_used"), "300")],
+)
+def test_a_device_is_compared_by_the_quantity_that_was_planned(
+    quantities: tuple[Quantity, ...], measured: str
+) -> None:
+    lines = tuple(
+        Line(DEVICE, Phase.TRAIN, "trainer", 0, f"item {quantity}", MIB, MIB, quantity, "", "")
+        for quantity in quantities
+    )
+    device = {"allocated": 100 * MIB, "reserved": 200 * MIB, "device_used": 300 * MIB}
+    peak = PhasePeak(Phase.TRAIN, 1, 1, 1.0, GIB, 0, GIB, None, None, device, sampled=False)
+    table = shown(pool_comparison(Ledger(lines, {Phase.TRAIN: 1}), DEVICE, {Phase.TRAIN: peak}))
+    assert row(table, "train").split()[2] == measured
+    assert row(table, "whole run").split()[3] == measured
+
+
+def test_final_summary_of_a_finished_run() -> None:
+    lines = shown(final_summary(summary()))
+    assert row(lines, "run") == "run       60 steps in 5 min 12 s, finished"
+    assert row(lines, "held out") == "held out  reward 0.250 before, 0.625 after, +0.375"
+    assert row(lines, "memory") == "memory    peak 2.83 GiB measured, 2.97 GiB predicted"
+    assert any(text.strip().startswith("final ") for text in lines)
+
+
+def test_final_summary_of_a_run_that_was_stopped() -> None:
+    stopped = summary(exit_reason="SIGTERM", eval_after=None)
+    lines = shown(final_summary(stopped))
+    assert row(lines, "run").endswith("stopped by SIGTERM; the same command resumes")
+    assert row(lines, "held out") == "held out  reward 0.250 before"
+    assert not any(text.strip().startswith("final ") for text in lines)
+
+
+def test_final_summary_of_several_samples_shows_pass_at_k() -> None:
+    before, after = {"reward": 0.25, "pass@4": 0.5}, {"reward": 0.5, "pass@4": 0.75}
+    lines = shown(final_summary(summary(eval_before=before, eval_after=after)), 120)
+    assert "pass@4 0.500 before, 0.750 after, +0.250" in row(lines, "held out")
+
+
+def test_final_summary_without_evaluation() -> None:
+    assert row(shown(final_summary(summary(eval_before=None, eval_after=None))), "held out").endswith("no evaluation")
