@@ -1,0 +1,146 @@
+"""From samples to micro-batches: token weights, the token cap, packing and splitting."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+
+import torch
+from torch import Tensor
+
+from headway.train.records import MicroBatch, Sample
+
+
+def admit(samples: Sequence[Sample], cap: int, longest_allowed: int) -> tuple[tuple[int, ...], int]:
+    """Positions of the samples that may be trained, and how many may not.
+
+    A sample of up to `cap` tokens is always kept. A longer one is trained alone, and kept only up to
+    `longest_allowed` tokens: the longest that the plan found to fit.
+    """
+    longest = max(cap, longest_allowed)
+    kept = tuple(index for index, sample in enumerate(samples) if sample.tokens <= longest)
+    return kept, len(samples) - len(kept)
+
+
+def token_weights(lengths: Sequence[int], normalise: str, max_answer: int) -> list[float]:
+    """What one token of each sample counts in the loss of an optimizer step; `lengths` are response tokens.
+
+    token-mean: 1 / all tokens; sample-mean: 1 / (samples x length); constant: 1 / (samples x max_answer). Under
+    the first two the weights of all tokens sum to 1. A sample without response tokens has weight 0 and does not
+    count as a sample.
+
+    >>> token_weights([1, 3, 0], "token-mean", 4), token_weights([1, 4, 0], "sample-mean", 4)
+    ([0.25, 0.25, 0.0], [0.5, 0.125, 0.0])
+    """
+    samples = sum(length > 0 for length in lengths)
+    tokens = sum(lengths)
+
+    def divisor(length: int) -> int:
+        if normalise == "token-mean":
+            return tokens
+        if normalise == "sample-mean":
+            return samples * length
+        if normalise == "constant":
+            return samples * max_answer
+        raise ValueError(f"normalisation {normalise!r}: known are token-mean, sample-mean and constant")
+
+    return [1 / divisor(length) if length else 0.0 for length in lengths]
+
+
+def micro_batches(
+    samples: Sequence[Sample],
+    advantages: Sequence[float],
+    weights: Sequence[float],
+    old: Sequence[Sequence[float]] | None,
+    ref: Sequence[Sequence[float]] | None,
+    cap: int,
+    pad_id: int,
+    dtype: torch.dtype = torch.float32,
+) -> list[MicroBatch]:
+    """Pack samples, longest first, so that rows x longest <= cap, padding included; on the CPU.
+
+    `advantages` and `weights` have one value per sample, `old` and `ref` one per response token; they become
+    tensors of `dtype`. A sample longer than `cap` is a batch of its own, one without response tokens is in no batch.
+    Each batch names its samples by position in `samples`. The same input always gives the same batches.
+    """
+    order = sorted(
+        (index for index, sample in enumerate(samples) if sample.response_ids),
+        key=lambda index: (-samples[index].tokens, index),
+    )
+
+    def flat(values: Sequence[Sequence[float]] | None, group: Sequence[int]) -> Tensor | None:
+        return None if values is None else torch.tensor([*chain(*(values[i] for i in group))], dtype=dtype)
+
+    def repeated(values: Sequence[float], group: Sequence[int]) -> Tensor:
+        lengths = torch.tensor([len(samples[i].response_ids) for i in group])
+        return torch.tensor([values[i] for i in group], dtype=dtype).repeat_interleave(lengths)
+
+    return [
+        MicroBatch(
+            ids=_padded([samples[i] for i in group], pad_id),
+            **_positions([samples[i] for i in group]),
+            advantages=repeated(advantages, group),
+            weights=repeated(weights, group),
+            old_logprobs=flat(old, group),
+            ref_logprobs=flat(ref, group),
+            samples=tuple(group),
+        )
+        for group in _groups(order, samples, cap)
+    ]
+
+
+def split(batch: MicroBatch) -> tuple[MicroBatch, MicroBatch]:
+    """The two halves of a batch by rows, each as wide as its longest sample: together the same loss and gradient.
+
+    Raises ValueError for a batch of one sample.
+    """
+    rows = len(batch.samples)
+    if rows < 2:
+        raise ValueError("a batch of one sample cannot be split")
+    half = rows // 2
+    tokens = int((batch.rows < half).sum())
+    return _part(batch, slice(0, half), slice(0, tokens)), _part(batch, slice(half, rows), slice(tokens, None))
+
+
+def _groups(order: Sequence[int], samples: Sequence[Sample], cap: int) -> list[list[int]]:
+    groups: list[list[int]] = []
+    for index in order:
+        if groups and (len(groups[-1]) + 1) * samples[groups[-1][0]].tokens <= cap:
+            groups[-1].append(index)
+        else:
+            groups.append([index])
+    return groups
+
+
+def _padded(samples: Sequence[Sample], pad_id: int) -> Tensor:
+    longest = max(sample.tokens for sample in samples)
+    return torch.tensor(
+        [[*s.prompt_ids, *s.response_ids, *[pad_id] * (longest - s.tokens)] for s in samples], dtype=torch.int64
+    )
+
+
+def _positions(samples: Sequence[Sample]) -> dict[str, Tensor]:
+    """`rows`, `columns` and `targets` [T]: a response token is predicted one column before its own."""
+    assert all(sample.prompt_ids for sample in samples), "a response needs a prompt to predict its first token"
+    rows = [row for row, sample in enumerate(samples) for _ in sample.response_ids]
+    columns = [len(s.prompt_ids) - 1 + offset for s in samples for offset in range(len(s.response_ids))]
+    targets = [token for sample in samples for token in sample.response_ids]
+    return {"rows": torch.tensor(rows), "columns": torch.tensor(columns), "targets": torch.tensor(targets)}
+
+
+def _part(batch: MicroBatch, rows: slice, tokens: slice) -> MicroBatch:
+    def cut(values: Tensor | None) -> Tensor | None:
+        return None if values is None else values[tokens]
+
+    width = int(batch.columns[tokens].max()) + 2
+    return replace(
+        batch,
+        ids=batch.ids[rows, :width],
+        rows=batch.rows[tokens] - rows.start,
+        columns=batch.columns[tokens],
+        targets=batch.targets[tokens],
+        advantages=batch.advantages[tokens],
+        weights=batch.weights[tokens],
+        old_logprobs=cut(batch.old_logprobs),
+        ref_logprobs=cut(batch.ref_logprobs),
+        samples=batch.samples[rows],
+    )
