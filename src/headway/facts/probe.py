@@ -54,12 +54,16 @@ class CgroupMemory:
 
 @dataclass(frozen=True)
 class Device:
-    """A CUDA device as NVML sees it. `total` and `free` are None where it has no own memory (unified)."""
+    """A CUDA device as NVML sees it. `total` and `free` are None where NVML does not tell.
+
+    `unified`: it has no memory of its own, because CPU and GPU share one.
+    """
 
     uuid: str
     name: str
     total: int | None
     free: int | None
+    unified: bool = False
 
 
 def read_text(path: Path) -> str | None:
@@ -272,8 +276,9 @@ def nvml_device(nvml: Any, index: int) -> Device:
     uuid, name = nvml.nvmlDeviceGetUUID(handle), nvml.nvmlDeviceGetName(handle)
     try:
         memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-    except nvml.NVMLError_NotSupported:  # GB10: CPU and GPU share one memory
-        return Device(uuid, name, None, None)
+    except nvml.NVMLError as error:
+        # GB10 and its kind answer "not supported"; others may forbid the question, on a part of a GPU for example
+        return Device(uuid, name, None, None, unified=isinstance(error, nvml.NVMLError_NotSupported))
     return Device(uuid, name, memory.total, memory.free)
 
 
@@ -319,7 +324,7 @@ def describe(
         if cgroup is not None and cgroup.left is not None:
             kills = "the kernel kills a process of the group"
             limits.append(Limit("cgroup", cgroup.left, kills, cgroup.source))
-        if any(device.total is None for device in devices):
+        if any(device.unified for device in devices):
             pools.append(Pool("node[0].unified", "unified", node.total, (*limits, *own)))
         else:
             pools.append(Pool("node[0].host", "host", node.total, (*limits, *own)))

@@ -213,38 +213,51 @@ def test_devices_are_pools_of_their_own() -> None:
     assert limits(machine, "node[0].device[1]") == {"device free": 70 * GIB, "memory.limit": 100 * GIB}
 
 
-class NotSupportedError(Exception):
+class NvmlError(Exception):
     pass
 
 
-@pytest.mark.parametrize("unified", [True, False])
-def test_a_device_without_memory_of_its_own(unified: bool) -> None:
+class NotSupportedError(NvmlError):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("error", "found"),
+    [
+        (None, Device("GPU-1", "NVIDIA GB10", 2 * GIB, GIB)),
+        (NotSupportedError(), Device("GPU-1", "NVIDIA GB10", None, None, unified=True)),
+        (NvmlError("no permission"), Device("GPU-1", "NVIDIA GB10", None, None)),
+    ],
+)
+def test_a_device_that_tells_its_memory_and_two_that_do_not(error: NvmlError | None, found: Device) -> None:
     """On a GB10, NVML answers "not supported" to the question for memory."""
 
     def memory(handle: object) -> SimpleNamespace:
-        if unified:
-            raise NotSupportedError
+        if error is not None:
+            raise error
         return SimpleNamespace(total=2 * GIB, free=GIB, used=GIB)
 
     nvml = SimpleNamespace(
+        NVMLError=NvmlError,
         NVMLError_NotSupported=NotSupportedError,
         nvmlDeviceGetHandleByIndex=lambda index: f"handle {index}",
         nvmlDeviceGetUUID=lambda handle: "GPU-1",
         nvmlDeviceGetName=lambda handle: "NVIDIA GB10",
         nvmlDeviceGetMemoryInfo=memory,
     )
-    sizes = (None, None) if unified else (2 * GIB, GIB)
-    assert nvml_device(nvml, 0) == Device("GPU-1", "NVIDIA GB10", *sizes)
+    assert nvml_device(nvml, 0) == found
 
 
 def test_unified_memory_is_one_pool() -> None:
-    machine = describe(NODE, None, (Device("GPU-1", "GB10", None, None),), None, 20, "a")
+    machine = describe(NODE, None, (Device("GPU-1", "GB10", None, None, unified=True),), None, 20, "a")
     assert [(pool.name, pool.kind) for pool in machine.pools] == [("node[0].unified", "unified")]
     assert limits(machine, "node[0].unified") == {"MemAvailable": 10 * GIB}
 
 
 def test_a_size_that_is_not_known_makes_no_pool() -> None:
     assert describe(None, None, (), GIB, 2, "a").pools == ()
+    hidden = describe(NODE, None, (Device("GPU-1", "H200", None, None),), None, 2, "a")
+    assert [pool.name for pool in hidden.pools] == ["node[0].host"]
 
 
 @pytest.mark.parametrize(
