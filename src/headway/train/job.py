@@ -10,16 +10,18 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from headway.config.resume import identity
+from headway.config.resume import changes, identity
 from headway.config.sections import RunSpec
 from headway.config.source import ModelSource
 from headway.errors import InputError
 from headway.facts.machine import Machine
+from headway.facts.workload import DTYPE_BYTES
 from headway.guard.recorder import Recorder
 from headway.plan.ledger import Phase
 from headway.rollout.data import ProblemSet, load_problems
 from headway.rollout.engine import Engine, SamplingParams
 from headway.rollout.hf import HfEngine
+from headway.rollout.kvplan import sequences_in_flight
 from headway.rollout.rewards import Scorer, make_scorer
 from headway.rollout.samples import Sample
 from headway.train import checkpoint
@@ -47,7 +49,7 @@ class View(Protocol):
 
 @dataclass
 class Job:
-    """Everything that the loop uses. `progress` is the only part that a checkpoint restores."""
+    """Everything that the loop uses. Only `progress` changes; `mark` tells whose checkpoint it is."""
 
     spec: RunSpec
     folder: RunFolder
@@ -65,6 +67,7 @@ class Job:
     how: Pass
     longest_allowed: int
     progress: Progress
+    mark: dict[str, Any]
 
     @property
     def sampling(self) -> SamplingParams:
@@ -105,7 +108,7 @@ class Job:
         """Write a checkpoint of where the run stands."""
         with self.phase(Phase.SAVE, self.progress.step):
             checkpoint.save(
-                self.folder.checkpoints, self.progress, identity(self.spec), self.parameters(),
+                self.folder.checkpoints, self.progress, self.mark, self.parameters(),
                 self.optimizer.state_dict(), keep=self.spec.output.keep,
             )  # fmt: skip
 
@@ -150,19 +153,20 @@ def open_job(
         )  # fmt: skip
         view.phase(Phase.LOAD, 0)
         with recorder.phase(Phase.LOAD, 0):
-            scorer = stack.enter_context(closing(make_scorer(spec.reward)))
+            folders = () if spec.reward.folder is None else (spec.reward.folder,)
+            scorer = stack.enter_context(closing(make_scorer(spec.reward, spec.data, folders, folder.reward_log)))
             loaded = load(source, spec.model, device, spec.train.seed)
             reference = _frozen_copy(source, spec, device)
-            model = _trainable(loaded, spec)
             problems = load_problems(spec.data, spec.eval, loaded.tokenizer, spec.train.seed)
-            _check_prompts(problems, spec)
+            _check(problems, loaded, spec)
+            scorer.check((*problems.train, *problems.held_out))
+            model = _trainable(loaded, spec)
             engine = HfEngine(model, loaded.tokenizer, spec.rollout.kv_budget, device)
             stack.callback(engine.close)
             trainable = {name: value for name, value in model.named_parameters() if value.requires_grad}
-            optimizer = AdamW(
-                trainable, betas=spec.train.betas, eps=spec.train.eps, weight_decay=spec.train.weight_decay
-            )
-            progress = _resume(folder, trainable, optimizer, view)
+            optimizer = AdamW(trainable, spec.train.betas, spec.train.eps, spec.train.weight_decay)
+            mark = identity(spec) | {"data.digest": problems.digest()}
+            progress = _resume(folder, mark, trainable, optimizer, view)
             engine.update_weights(progress.optimizer_steps)
             writers = stack.enter_context(closing(Writers(folder, spec.output)))
             gc.collect()
@@ -171,7 +175,7 @@ def open_job(
         yield Job(
             spec=spec, folder=folder, model=model, tokenizer=loaded.tokenizer, reference=reference, engine=engine,
             scorer=scorer, problems=problems, optimizer=optimizer, recorder=recorder, writers=writers, view=view,
-            stop=stop, longest_allowed=longest_allowed, progress=progress,
+            stop=stop, longest_allowed=longest_allowed, progress=progress, mark=mark,
             how=Pass(spec.rollout.temperature or 1.0, spec.train.logprob_chunk, spec.train.cap, pad or 0, device),
         )  # fmt: skip
 
@@ -208,21 +212,36 @@ def _frozen_copy(source: ModelSource, spec: RunSpec, device: torch.device) -> nn
     return load(source, spec.model, device, spec.train.seed).model.eval().requires_grad_(False)
 
 
-def _check_prompts(problems: ProblemSet, spec: RunSpec) -> None:
+def _check(problems: ProblemSet, loaded: LoadedModel, spec: RunSpec) -> None:
+    """What can only be checked once the problems are there."""
     if len(problems.train) < spec.rollout.prompts:
         raise InputError(
             f"rollout.prompts = {spec.rollout.prompts}: there are only {len(problems.train)} training problems; "
             "set rollout.prompts lower or give more problems"
         )
+    longest = max(len(problem.prompt_ids) for problem in (*problems.train, *problems.held_out))
+    sequences_in_flight(
+        loaded.shape, DTYPE_BYTES[spec.model.dtype], spec.rollout.kv_budget, longest + spec.rollout.max_answer
+    )
 
 
-def _resume(folder: RunFolder, parameters: dict[str, Tensor], optimizer: AdamW, view: View) -> Progress:
-    """Restore the last checkpoint into the live parameters and the optimizer, if there is one."""
+def _resume(
+    folder: RunFolder, mark: dict[str, Any], parameters: dict[str, Tensor], optimizer: AdamW, view: View
+) -> Progress:
+    """Restore the last checkpoint into the live parameters and the optimizer, if there is one.
+
+    InputError where it is torn, foreign, or of a run that learns something else (`mark`).
+    """
     found = checkpoint.folders(folder.checkpoints)
     if not found:
         folder.truncate(0)
         return Progress()
     loaded = checkpoint.load(found[-1])
+    other = changes(loaded.identity, mark)
+    if other:
+        raise InputError(
+            f"checkpoint {loaded.folder} is of another run ({'; '.join(other)}); set output.dir to a new directory"
+        )
     checkpoint.read_parameters(loaded.folder, parameters)
     optimizer.load_state_dict(checkpoint.read_optimizer(loaded.folder))
     folder.truncate(loaded.progress.step)

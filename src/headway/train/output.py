@@ -5,6 +5,7 @@ recording.jsonl   measured memory             metrics.jsonl    one flat record a
 evaluations.jsonl one record an evaluation    rollouts.jsonl   sample rollouts
 tensorboard/      events                      checkpoints/     the last few
 final/            the model or adapter        summary.json     how it ended
+reward.log        what reward code printed
 """
 
 import json
@@ -34,6 +35,8 @@ class RunFolder:
         self.checkpoints = root / "checkpoints"
         self.final = root / "final"
         self.summary = root / "summary.json"
+        self.reward_log = root / "reward.log"
+        self.reward_log = root / "reward.log"
 
     def claim(self, spec: RunSpec) -> tuple[str, ...]:
         """Check that the directory is this run's or free; returns the settings that changed since it last ran.

@@ -37,7 +37,7 @@ def run(
     folder = RunFolder(spec.output.dir)
     for change in folder.claim(spec):
         view.message(f"changed since the run last started: {change}")
-    prepare(source, view.message)
+    source = prepare(source, view.message)
     with new_folder(folder):
         write_text(folder.runspec, dump(spec))
         write_text(folder.plan, plan_json)
