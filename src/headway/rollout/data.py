@@ -146,9 +146,9 @@ def _first(distinct: Iterator[Record], data: DataSection, held: int) -> tuple[li
     there = len(taken) + len(train)
     if there < held + data.problems:
         raise InputError(
-            f'data.task = "{data.task}" has only {there} distinct problems with these data.params; data.problems = '
-            f"{data.problems} and eval.problems = {held} ask for {data.problems + held}: set the two to {there} or less "
-            "together, or parameters that make more problems"
+            f'data.task = "{data.task}" has only {there} distinct problems with these data.params; '
+            f"data.problems = {data.problems} and eval.problems = {held} ask for {data.problems + held}: set the two "
+            f"to {there} or less in all, or parameters that make more problems"
         )
     return train, taken
 

@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerFast
 from headway.config.sections import DataSection, EvalSection
 from headway.errors import InputError
 from headway.rollout.data import ProblemSet, load_problems, prompts_for_step
+from headway.rollout.reward_process import open_dataset
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -299,30 +300,29 @@ def test_a_task_with_too_few_problems_says_how_many_there_are(tokenizer: PreTrai
         InputError, match=r'"gcd" has only 25 distinct problems.*ask for 40: set the two to 25 or less'
     ):
         load_problems(DataSection(task="gcd", params=params, problems=30), EvalSection(problems=10), tokenizer, 0)
-    whole = load_problems(DataSection(task="gcd", params=params, problems=20), EvalSection(problems=5), tokenizer, 1)
-    assert len({*texts(whole.train), *texts(whole.held_out)}) == 25
-    assert whole.duplicates > 0
+
+
+def test_an_unknown_task_is_refused_with_the_nearest(tokenizer: PreTrainedTokenizerFast) -> None:
+    message = r'data\.task = "chain_sums": reasoning-gym has no such dataset; near it: chain_sum'
+    with pytest.raises(InputError, match=message):
+        load_problems(DataSection(task="chain_sums"), NO_EVAL, tokenizer, 0)
 
 
 @pytest.mark.parametrize(
-    ("task", "params", "message"),
+    ("params", "message"),
     [
-        ("chain_sums", {}, r'data\.task = "chain_sums": reasoning-gym has no such dataset; near it: chain_sum'),
         (
-            "gcd",
             {"min_numberz": 2, "size": 3},
             r"data\.params\.min_numberz: gcd has no such parameter; near it: min_numbers.*\n"
             r"data\.params\.size: comes from data\.problems and train\.seed",
         ),
-        ("gcd", {"min_numbers": 5, "max_numbers": 2}, r"min_numbers = 5, max_numbers = 2: reasoning-gym refuses it"),
-        ("gcd", {"min_numbers": "two"}, r"min_numbers = 'two': reasoning-gym refuses it: TypeError"),
+        ({"min_numbers": 5, "max_numbers": 2}, r"min_numbers = 5, max_numbers = 2: reasoning-gym refuses it"),
+        ({"min_numbers": "two"}, r"min_numbers = 'two': reasoning-gym refuses it: TypeError"),
     ],
 )
-def test_tasks_and_parameters_that_are_none(
-    tokenizer: PreTrainedTokenizerFast, task: str, params: dict[str, Any], message: str
-) -> None:
+def test_parameters_that_a_task_does_not_take(params: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        load_problems(DataSection(task=task, params=params), NO_EVAL, tokenizer, 0)
+        open_dataset("gcd", params, seed=0, size=1)
 
 
 # -- order -----------------------------------------------------------------------------------------------
