@@ -61,6 +61,13 @@ def start(setup: Message, sink: BinaryIO) -> Handler | None:
     except InputError as error:
         send(sink, {"problems": list(error.problems)})
         return None
+    except ImportError as error:
+        problem = (
+            f"what scores the answers cannot be imported: {describe(error)}; install headway[train], or set "
+            "reward.memory higher"
+        )
+        send(sink, {"problems": [problem]})
+        return None
     except MemoryError:
         size = format_bytes(setup["memory"])
         problem = f"reward.memory = {size}: is too little to import what scores the answers; set more"

@@ -19,6 +19,9 @@ from headway.rollout.frames import HEADER, Message, encode
 START_TIMEOUT_S = 180.0
 """For the imports of a slow disk."""
 
+EXIT_S = 2.0
+"""For a process to end after it closed its pipes."""
+
 ENVIRONMENT = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 """Some reasoning-gym datasets iterate over sets of text, so their problems follow the hash seed; thread pools would
 take memory for each core."""
@@ -108,7 +111,7 @@ class Worker:
             _send(self._process, encode(request))
             return self._receive(self._process, timeout_s)
         except BrokenPipeError:
-            raise WorkerLostError("died", f"died ({_how(self.close())})") from None
+            raise self._died(self._process) from None
         except BaseException:
             self.close()
             raise
@@ -125,11 +128,18 @@ class Worker:
                 raise WorkerLostError("timeout", f"took longer than {timeout_s:g} s")
             chunk = os.read(source, 1 << 20)
             if not chunk:
-                raise WorkerLostError("died", f"died ({_how(self.close())})")
+                raise self._died(process)
             received += chunk
             if len(received) >= HEADER.size:
                 needed = HEADER.size + HEADER.unpack_from(received)[0]
         return json.loads(received[HEADER.size :])  # type: ignore[no-any-return]
+
+    def _died(self, process: subprocess.Popen[bytes]) -> WorkerLostError:
+        """Its pipes close a little before it ends: give it time, so that the cause is its own and not our signal."""
+        end = time.monotonic() + EXIT_S
+        while not _is_dead(process) and time.monotonic() < end:
+            time.sleep(0.005)
+        return WorkerLostError("died", f"died ({_how(self.close())})")
 
 
 def _popen(command: list[str], environment: dict[str, str], errors: int | None) -> subprocess.Popen[bytes]:
