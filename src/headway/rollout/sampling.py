@@ -40,7 +40,7 @@ def uniforms(key: tuple[int, int, int, int], count: int) -> np.ndarray:
 
 def slice_rows(vocab: int, device_type: str) -> int:
     """Rows of logits that are processed at once."""
-    return max(1, SLICE_BYTES.get(device_type, SLICE_BYTES["cuda"]) // (4 * vocab))
+    return max(1, SLICE_BYTES[device_type] // (4 * vocab))
 
 
 def choose(
