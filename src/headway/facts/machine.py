@@ -8,7 +8,7 @@ from typing import Literal
 class Limit:
     """A size at which something happens to a pool.
 
-    >>> Limit("cgroup", 8 << 30, "the kernel kills a process of the group").name
+    >>> Limit("cgroup", 8 << 30, "the kernel kills a process of the group", "memory.max").name
     'cgroup'
     """
 
