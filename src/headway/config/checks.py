@@ -3,20 +3,17 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
 from headway.config.keys import show
 from headway.config.sections import (
     DataSection,
     EvalSection,
-    ModelSection,
     RewardSection,
     RolloutSection,
     RunSpec,
     TrainSection,
 )
-from headway.facts import shapes
 
 DATA_SUFFIXES = (".jsonl", ".json", ".parquet")
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
@@ -36,7 +33,6 @@ class Contradiction:
 
 def contradictions(spec: RunSpec) -> Iterator[Contradiction]:
     """Every contradiction of the RunSpec, in the order of its sections."""
-    yield from _model(spec.model)
     yield from _source(spec.data)
     yield from _prompt(spec.data)
     yield from _reward(spec.reward, spec.data)
@@ -45,25 +41,6 @@ def contradictions(spec: RunSpec) -> Iterator[Contradiction]:
     yield from _updates(spec.train, spec.rollout)
     yield from _betas(spec.train)
     yield from _evaluation(spec.eval, spec.data)
-
-
-def _model(model: ModelSection) -> Iterator[Contradiction]:
-    keys = ("model.path", "model.init")
-    shape = shapes.by_name(model.path)
-    if model.init == "random" and shape is None:
-        known = {name: entry.name for name, entry in shapes.table().items()}
-        near = [known[name] for name in get_close_matches(model.path.lower(), known, n=3, cutoff=0.5)]
-        yield Contradiction(
-            keys,
-            f'model.path = {show(model.path)}: with init = "random" it must be the name of a shape; '
-            + (f"near it: {', '.join(near)}" if near else f"there are {', '.join(known.values())}"),
-        )
-    if model.init == "pretrained" and shape is not None and not Path(model.path).exists():
-        yield Contradiction(
-            keys,
-            f"model.path = {show(model.path)}: the name of a shape, which has no weights; set a Hugging Face folder "
-            'or hub id, or init = "random"',
-        )
 
 
 def _source(data: DataSection) -> Iterator[Contradiction]:

@@ -15,7 +15,8 @@ from pydantic_core import ErrorDetails
 from headway.config import keys
 from headway.config.checks import contradictions
 from headway.config.keys import Key, show
-from headway.config.sections import RunSpec, Section
+from headway.config.sections import ModelSection, RunSpec, Section
+from headway.config.source import ModelSource, resolve
 from headway.errors import InputError
 
 Tables = dict[str, Any]
@@ -43,8 +44,8 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
     """Read, override, validate and resolve a RunSpec.
 
     An override is `section.key=value`: the value is read as TOML, else as text; a bare `none` takes a key or a
-    whole section away. Paths become absolute: `output.dir` is relative to the current directory, its default being
-    `runs/<name of the file>`, and every other path is relative to the folder of `path`.
+    whole section away. Paths become absolute: `output.dir`, by default `runs/<name of the file>`, and a model's
+    folder are relative to the current directory, every other path is relative to the folder of `path`.
 
     Raises InputError with every problem found.
     """
@@ -54,8 +55,12 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
         problems += _override(tables, override)
     spec, rejected, faults = _validate(tables)
     problems += faults
+    source = None
+    if rejected.isdisjoint({"model.path", "model.init"}):
+        source, missing = _source(spec.model)
+        problems += missing
     problems += [found.text for found in contradictions(spec) if rejected.isdisjoint(found.keys)]
-    resolved = _resolve(spec, path)
+    resolved = _resolve(spec, path, source)
     problems += _files(spec, resolved)
     if problems:
         raise InputError(*problems)
@@ -251,7 +256,14 @@ def _elsewhere(name: str) -> list[str]:
 # -- paths -----------------------------------------------------------------------------------------------
 
 
-def _resolve(spec: RunSpec, path: Path) -> RunSpec:
+def _source(model: ModelSection) -> tuple[ModelSource | None, tuple[str, ...]]:
+    try:
+        return resolve(model), ()
+    except InputError as error:
+        return None, error.problems
+
+
+def _resolve(spec: RunSpec, path: Path, source: ModelSource | None) -> RunSpec:
     """Every path absolute, so that the RunSpec means the same wherever its dump lies."""
     folder = path.absolute().parent
 
@@ -259,9 +271,11 @@ def _resolve(spec: RunSpec, path: Path) -> RunSpec:
         return None if file is None else (folder / file).resolve()
 
     module_folder = spec.reward.folder or (Path() if spec.reward.function else None)
+    model_path = str(source.folder) if source is not None and source.kind == "folder" else spec.model.path
     output = (Path.cwd() / (spec.output.dir or Path("runs", path.stem))).resolve()
     return spec.model_copy(
         update={
+            "model": spec.model.model_copy(update={"path": model_path}),
             "data": spec.data.model_copy(update={"file": absolute(spec.data.file)}),
             "reward": spec.reward.model_copy(update={"folder": absolute(module_folder)}),
             "eval": spec.eval.model_copy(update={"file": absolute(spec.eval.file)}),

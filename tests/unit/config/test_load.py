@@ -200,6 +200,32 @@ def test_every_problem_is_found_at_once(run):
     ]
 
 
+def test_what_is_wrong_with_the_model_is_found_with_the_rest(run):
+    found = problems(run, MINIMAL, "model.path=tiny-lama", "train.steps=0")
+    assert [problem.split(":")[0] for problem in found] == ["train.steps = 0", "model.path = tiny-lama"]
+    assert "tiny-llama" in found[1]
+    assert problems(run, MINIMAL, "model.path=tiny-lama", "model.init=x") == [
+        'model.init = "x": must be one of "pretrained", "random"'
+    ]
+
+
+def test_a_model_folder_becomes_absolute(run, tmp_path):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "tokenizer.json").write_text("{}")
+    header = b'{"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}'
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+    (folder / "config.json").write_text(
+        '{"model_type": "llama", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, '
+        '"intermediate_size": 16, "vocab_size": 32}'
+    )
+    assert run(MINIMAL, "model.init=none", "model.path=model").model.path == str(folder)
+    assert run(MINIMAL, "model.init=none", "model.path=Qwen/Qwen3-0.6B").model.path == "Qwen/Qwen3-0.6B"
+    (folder / "model.safetensors").unlink()
+    (problem,) = problems(run, MINIMAL, "model.init=none", "model.path=model")
+    assert "the folder has no weights" in problem
+
+
 def test_a_rejected_key_is_not_held_against_others(run):
     # With the file's key gone, [data] has no source, and 3 updates do not divide the default of 8 prompts.
     text = MINIMAL.replace('task = "gcd"', "file = 5") + '[train]\nupdates = 3\n[rollout]\nprompts = "9"\n'
