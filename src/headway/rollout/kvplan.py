@@ -1,7 +1,9 @@
-"""How many answers a KV budget holds: pure functions without torch, shared by the engine, the ledger and the checks.
+"""What generation holds: pure functions without torch, shared by the engine, the ledger and the checks.
 
 A batch's cache is one allocation of (sequences) x (longest prompt of the batch + max_answer) tokens, made when the
-batch starts and never grown, so its bytes are known exactly beforehand.
+batch starts and never grown, so its bytes are known exactly beforehand. Beside it stand the activations of one
+forward (a prefill of up to PREFILL_TOKENS, or one token of each sequence), its logits [sequences, V] in the model's
+dtype, and the sampler's temporaries.
 """
 
 from collections.abc import Sequence
@@ -13,6 +15,14 @@ from headway.units import MIB
 
 PREFILL_TOKENS = 4096
 """Prompt tokens, padding included, of one prefill forward; a single prompt may be longer."""
+
+SLICE_BYTES = {"cpu": 4 * MIB, "cuda": 64 * MIB}
+"""Bytes of one fp32 [rows, V] temporary of the sampler, by device. On the CPU a slice that stays in its cache is many
+times faster; on the GPU each slice costs kernel launches."""
+
+TEMPORARIES, TEMPORARIES_TOP_P = 3, 6
+"""How many of them exist at once: gathered rows, scaled logits, probabilities; with top-p below 1 also the sorted
+values with their cumulative sum in fp64, up to the whole vocabulary when it is flat."""
 
 
 def kv_token_bytes(shape: ModelShape, dtype_bytes: int) -> int:
@@ -71,3 +81,18 @@ def peak_kv_bytes(
     batches = split_batches(shape, dtype_bytes, kv_budget, lengths, max_answer)
     token_bytes = kv_token_bytes(shape, dtype_bytes)
     return max(((stop - start) * (lengths[start] + max_answer) * token_bytes for start, stop in batches), default=0)
+
+
+def slice_rows(vocab: int, device: str) -> int:
+    """Rows of logits [B, V] that the sampler processes at once."""
+    return max(1, SLICE_BYTES[device] // (4 * vocab))
+
+
+def sampler_bytes(vocab: int, sequences: int, device: str, *, top_p: bool) -> int:
+    """Bound of the sampler's temporaries beside the logits; `top_p`: whether it is below 1.
+
+    >>> sampler_bytes(49152, 64, "cpu", top_p=False)  # 3 x 21 rows x 49152 x 4 bytes
+    12386304
+    """
+    rows = min(sequences, slice_rows(vocab, device))
+    return (TEMPORARIES_TOP_P if top_p else TEMPORARIES) * rows * vocab * 4

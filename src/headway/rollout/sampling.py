@@ -9,15 +9,7 @@ import torch
 from torch import Tensor
 
 from headway.rollout.engine import SamplingParams
-from headway.units import MIB
-
-SLICE_BYTES = {"cpu": 4 * MIB, "cuda": 64 * MIB}
-"""Bytes of one fp32 [rows, vocabulary] temporary. Small on the CPU, where a slice that stays in its cache is 10 times
-faster; larger on the GPU, where each slice costs kernel launches."""
-
-TEMPORARIES, TEMPORARIES_TOP_P = 3, 9
-"""fp32 temporaries of that size which exist at once: scaled logits, probabilities and masks or gathered rows; top-p
-below 1 adds sorted values with their indices and a cumulative sum in fp64."""
+from headway.rollout.kvplan import slice_rows
 
 BLOCK = 256
 """Width of the blocks of the inverse-CDF search."""
@@ -38,11 +30,6 @@ def uniforms(key: tuple[int, int, int, int], count: int) -> np.ndarray:
     return (raw >> np.uint64(11)) * 2.0**-53
 
 
-def slice_rows(vocab: int, device_type: str) -> int:
-    """Rows of logits that are processed at once."""
-    return max(1, SLICE_BYTES[device_type] // (4 * vocab))
-
-
 def choose(
     logits: Tensor, draws: Tensor, params: SamplingParams, rows: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -51,7 +38,7 @@ def choose(
     `logits` [U, V] in any float type, `draws` float64 [B] in [0, 1) on the same device (unused when greedy), `rows`
     int64 [B] names the row of logits of each choice (default: its own). Log-probabilities are those of
     softmax(logits / temperature) over the whole vocabulary, at temperature 1 when greedy. Beside the logits there
-    are at most TEMPORARIES(_TOP_P) x slice_rows x V x 4 bytes.
+    are at most `sampler_bytes` of temporaries.
     """
     count, size = len(draws), slice_rows(logits.shape[-1], logits.device.type)
     tokens = torch.empty(count, dtype=torch.int64, device=logits.device)

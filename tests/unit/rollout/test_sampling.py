@@ -5,9 +5,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from headway.rollout import sampling
+from headway.rollout import kvplan
 from headway.rollout.engine import SamplingParams
-from headway.rollout.sampling import choose, inverse_cdf, keep_top_k, keep_top_p, slice_rows, uniforms
+from headway.rollout.kvplan import sampler_bytes, slice_rows
+from headway.rollout.sampling import choose, inverse_cdf, keep_top_k, keep_top_p, uniforms
+
+from ..train.live_bytes import LiveBytes
 
 ONE = SamplingParams(max_answer=1)
 
@@ -145,11 +148,24 @@ def test_a_row_chooses_the_same_in_any_batch(settings, monkeypatch):
         again = choose(logits[rows], numbers[rows], params(**settings))
         assert torch.equal(again[0], tokens[rows])
         assert torch.equal(again[1], logprobs[rows])
-    monkeypatch.setattr(sampling, "SLICE_BYTES", {"cpu": 3 * 4 * 1111})
+    monkeypatch.setattr(kvplan, "SLICE_BYTES", {"cpu": 3 * 4 * 1111})
     assert slice_rows(1111, "cpu") == 3
     sliced = choose(logits, numbers, params(**settings))
     assert torch.equal(sliced[0], tokens)
     assert torch.equal(sliced[1], logprobs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("spread", [0.01, 3.0])
+@pytest.mark.parametrize("settings", [{}, {"temperature": 0.0}, {"top_k": 9}, {"top_p": 0.9}, {"top_p": 0.999}])
+def test_temporaries_stay_below_their_bound(settings, spread, dtype):
+    vocab = 20_000
+    logits = (spread * torch.randn(120, vocab)).to(dtype)
+    numbers, rows = draws(120), torch.arange(120)
+    bound = sampler_bytes(vocab, 120, "cpu", top_p="top_p" in settings)
+    with LiveBytes(logits, numbers, rows) as live:
+        choose(logits, numbers, params(**settings), rows)
+    assert live.peak < 1.01 * bound  # the rest are sums of blocks
 
 
 def test_rows_share_logits():
