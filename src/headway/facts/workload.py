@@ -45,7 +45,8 @@ class Trainer:
 class Rollout:
     """What the embedded engine generates: `prompts` x `samples` answers a step, in batches bounded by `kv_budget`.
 
-    Greedy evaluation generates `eval_sequences` answers through the same engine.
+    `max_prompt` and `max_answer` bound the tokens of a prompt and of an answer. Evaluation generates
+    `eval_problems` x `eval_samples` answers through the same engine; 0 problems: none.
     """
 
     prompts: int
@@ -56,14 +57,19 @@ class Rollout:
     eval_problems: int
     eval_samples: int
 
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sample: prompt and answer."""
+        return self.max_prompt + self.max_answer
+
 
 @dataclass(frozen=True)
 class Workload:
     """One run: model, trainer, engine and the processes beside them, on one device.
 
-    `init` and `weights_bytes` describe loading: the bytes of the weight files read from disk (0 for random
-    weights). `reward_process_bytes` bounds the resident size of the process that scores answers (0: none).
-    `resident_problems` counts the problems held in host memory.
+    `weights_file_bytes` is what loading reads from disk (0: random weights). A `function` reward runs in a process
+    bounded by `reward_limit_bytes`. `problems` are held in host memory, `data` tells where they come from.
+    `steps` are rollouts; `save`: checkpoints are written.
     """
 
     model: ModelShape
@@ -74,6 +80,13 @@ class Workload:
     weights_file_bytes: int
     reward_kind: Literal["task", "exact", "regex", "math", "function"]
     reward_limit_bytes: int
+    data: Literal["task", "file"]
     problems: int
     steps: int
     save: bool
+    tensorboard: bool
+
+    @property
+    def optimizer_steps(self) -> int:
+        """Optimizer steps of the whole run."""
+        return self.steps * self.trainer.updates

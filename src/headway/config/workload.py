@@ -1,0 +1,71 @@
+"""From a RunSpec to the planner's Workload."""
+
+from typing import Literal
+
+from headway.config.sections import ObjectiveSection, RunSpec
+from headway.config.source import ModelSource
+from headway.errors import InputError
+from headway.facts import probe
+from headway.facts.workload import Lora, Rollout, Trainer, Workload
+
+
+def to_workload(spec: RunSpec, source: ModelSource) -> Workload:
+    """The run that a RunSpec describes, with the model found by `config.source.resolve`.
+
+    `memory.device = "auto"` and `memory.threads = 0` are settled by what this machine has. InputError where the
+    model's files are not on this machine yet, because then its shape is not known.
+    """
+    if source.shape is None:
+        raise InputError(
+            f"model.path = {spec.model.path}: its files are not on this machine yet, so its size is not known; "
+            "fetch them first (`hf download`) or set model.path to a folder"
+        )
+    trainer = Trainer(
+        param_dtype=spec.model.dtype,
+        lora=None if spec.lora is None else Lora(spec.lora.rank, spec.lora.targets),
+        reference=_reference(spec.objective, lora=spec.lora is not None),
+        cap=spec.train.cap,
+        checkpointing=spec.train.checkpointing,
+        attention=spec.model.attention,
+        logprob_chunk=spec.train.logprob_chunk,
+        entropy=spec.objective.entropy_coef > 0,
+        updates=spec.train.updates,
+    )
+    rollout = Rollout(
+        prompts=spec.rollout.prompts,
+        samples=spec.rollout.samples,
+        max_prompt=spec.data.max_prompt,
+        max_answer=spec.rollout.max_answer,
+        kv_budget=spec.rollout.kv_budget,
+        eval_problems=spec.eval.problems,
+        eval_samples=spec.eval.samples,
+    )
+    return Workload(
+        model=source.shape,
+        trainer=trainer,
+        rollout=rollout,
+        device=_device(spec.memory.device),
+        threads=spec.memory.threads or probe.usable_cores(),
+        weights_file_bytes=source.files_bytes,
+        reward_kind=spec.reward.kind,
+        reward_limit_bytes=spec.reward.memory,
+        data="task" if spec.data.file is None else "file",
+        problems=spec.data.problems + spec.eval.problems,
+        steps=spec.train.steps,
+        save=True,
+        tensorboard=spec.output.tensorboard,
+    )
+
+
+def _reference(objective: ObjectiveSection, *, lora: bool) -> Literal["none", "adapter-off", "copy"]:
+    """Where the reference log-probs come from."""
+    if objective.kl_coef == 0:
+        return "none"
+    return "adapter-off" if lora else "copy"
+
+
+def _device(wanted: Literal["auto", "cpu", "cuda"]) -> Literal["cpu", "cuda"]:
+    """The device of the model; "auto" is a CUDA device where the driver shows one."""
+    if wanted != "auto":
+        return wanted
+    return "cuda" if probe.nvml_devices() else "cpu"

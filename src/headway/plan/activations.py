@@ -1,0 +1,236 @@
+"""What a block of the transformer computes and what autograd keeps of it, tensor by tensor.
+
+Widths are in elements per token and follow transformers' modeling files of the families llama, qwen2, qwen3 and
+gemma (5.17 to 5.24), eager, as headway calls them: right-padded micro-batches without a mask. A frozen parameter
+needs no gradient, so the operation that uses it keeps no input for one.
+"""
+
+from dataclasses import dataclass
+
+from headway.facts.shapes import ModelShape
+from headway.facts.workload import DTYPE_BYTES, Lora, Trainer
+from headway.plan.tape import Tape
+
+FP32 = 4
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Sequences that go through the model together, padded to the longest. `responses` are tokens with a loss."""
+
+    rows: int
+    longest: int
+    responses: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that the model computes, padding included."""
+        return self.rows * self.longest
+
+
+@dataclass(frozen=True)
+class Precision:
+    """How a block is run: bytes of an element, and which parameters are trained (LoRA: only its adapters)."""
+
+    size: int
+    lora: Lora | None
+    attention: str
+
+    @property
+    def full(self) -> bool:
+        """Whether all parameters are trained."""
+        return self.lora is None
+
+    @classmethod
+    def of(cls, trainer: Trainer) -> "Precision":
+        """The trainer's."""
+        return cls(DTYPE_BYTES[trainer.param_dtype], trainer.lora, trainer.attention)
+
+
+def block(shape: ModelShape, precision: Precision, batch: Batch) -> Tape:
+    """The tape of one block, from its input `x`, which is the output of the block before."""
+    tape = Tape("x", batch.tokens * shape.hidden * precision.size)
+    build = _Builder(tape, shape, precision, batch)
+    y = build.norm("x", "norm1", shape.hidden)
+    attended = build.attention(y)
+    build.tape.drop(y)
+    middle = tape.add("middle", tape.sizes["x"], "x", attended, passes=True)
+    tape.drop("x", attended)
+    y = build.norm(middle, "norm2", shape.hidden)
+    out = build.mlp(y)
+    tape.drop(y)
+    tape.add("out", tape.sizes["x"], middle, out, passes=True)
+    return tape
+
+
+class _Builder:
+    """Appends the parts of a block to a tape."""
+
+    def __init__(self, tape: Tape, shape: ModelShape, precision: Precision, batch: Batch) -> None:
+        self.tape, self.shape, self.precision, self.batch = tape, shape, precision, batch
+
+    def bytes(self, width: int, size: int | None = None) -> int:
+        return self.batch.tokens * width * (self.precision.size if size is None else size)
+
+    def norm(self, x: str, name: str, width: int, groups: int = 1) -> str:
+        """RMSNorm over `width` elements in `groups` per token: everything but its ends is in fp32."""
+        tape, exact = self.tape, self.bytes(width, FP32)
+        cast = self.precision.size < FP32
+        xf = tape.add(f"{name}.fp32", exact, x) if cast else x
+        square = tape.add(f"{name}.square", exact, xf, keeps=[xf], backward_extra=2 * exact)
+        mean = tape.add(f"{name}.mean", self.bytes(groups, FP32), square)
+        tape.drop(square)
+        root = tape.keep(f"{name}.rsqrt", self.bytes(groups, FP32))
+        tape.add(f"{name}.root", 0, mean, keeps=[root])
+        tape.drop(mean)
+        n = tape.add(f"{name}.normal", exact, xf, f"{name}.root", keeps=[xf, root], backward_extra=exact)
+        if cast:
+            tape.drop(xf)
+        if self.shape.family == "gemma":
+            return self._gemma_scale(n, name, width)
+        if cast:
+            low = tape.add(f"{name}.cast", self.bytes(width), n)
+            tape.drop(n)
+            n = low
+        return self._scale(n, f"{name}.out", self.bytes(width), width)
+
+    def _gemma_scale(self, n: str, name: str, width: int) -> str:
+        if self.precision.size == FP32:
+            return self._scale(n, f"{name}.out", self.bytes(width), width)
+        scaled = self._scale(n, f"{name}.scaled", self.bytes(width, FP32), width)
+        out = self.tape.add(f"{name}.out", self.bytes(width), scaled)
+        self.tape.drop(scaled)
+        return out
+
+    def _scale(self, n: str, out: str, size: int, width: int) -> str:
+        """Times the norm's weight; its gradient is a product as large as the input, summed."""
+        full = self.precision.full
+        self.tape.add(
+            out, size, n, keeps=[n] if full else [], backward_extra=size if full else 0,
+            weight=width * self.precision.size if full else 0,
+        )  # fmt: skip
+        self.tape.drop(n)
+        return out
+
+    def linear(self, x: str, name: str, inside: int, outside: int, *, attention: bool) -> str:
+        """A projection, with its adapter where LoRA has one there."""
+        tape, p = self.tape, self.precision
+        if p.full:
+            return tape.add(name, self.bytes(outside), x, keeps=[x], weight=inside * outside * p.size)
+        assert p.lora is not None
+        base = tape.add(f"{name}.base", self.bytes(outside), x)
+        if not attention and p.lora.targets == "attention":
+            return base
+        xf = x
+        if p.size < FP32:
+            xf = tape.add(f"{name}.fp32", self.bytes(inside, FP32), x)
+        rank, exact = p.lora.rank, self.bytes(outside, FP32)
+        a = tape.add(f"{name}.A", self.bytes(rank, FP32), xf, keeps=[xf], weight=inside * rank * FP32)
+        if xf != x:
+            tape.drop(xf)
+        b = tape.add(f"{name}.B", exact, a, keeps=[a], weight=rank * outside * FP32)
+        tape.drop(a)
+        scaled = tape.add(f"{name}.scaled", exact, b)
+        tape.drop(b)
+        # the sum is fp32, so the gradient of a half-precision base is a cast copy
+        wide = base if p.size == FP32 else tape.add(f"{name}.promoted", 0, base)
+        total = tape.add(f"{name}.sum", exact, wide, scaled, passes=True)
+        tape.drop(base, scaled)
+        if p.size == FP32:
+            return total
+        out = tape.add(name, self.bytes(outside), total)
+        tape.drop(total)
+        return out
+
+    def attention(self, y: str) -> str:
+        shape, tape = self.shape, self.tape
+        query, kv = shape.query_width, shape.kv_width
+        q = self.linear(y, "q", shape.hidden, query, attention=True)
+        if shape.qk_norm:
+            q = self._renamed_norm(q, "q_norm", query, shape.heads)
+        k = self.linear(y, "k", shape.hidden, kv, attention=True)
+        if shape.qk_norm:
+            k = self._renamed_norm(k, "k_norm", kv, shape.kv_heads)
+        v = self.linear(y, "v", shape.hidden, kv, attention=True)
+        q, k = self._rotary(q, "q_rot", query), self._rotary(k, "k_rot", kv)
+        out = self._eager(q, k, v) if self.precision.attention == "eager" else self._sdpa(q, k, v)
+        tape.drop(q, k, v)
+        o = self.linear(out, "o", query, shape.hidden, attention=True)
+        tape.drop(out)
+        return o
+
+    def _renamed_norm(self, x: str, name: str, width: int, groups: int) -> str:
+        out = self.norm(x, name, width, groups)
+        self.tape.drop(x)
+        return out
+
+    def _rotary(self, x: str, name: str, width: int) -> str:
+        """x cos + rotate_half(x) sin: keeps only the sines and cosines, which all blocks share."""
+        tape, size = self.tape, self.bytes(width)
+        cosine = tape.add(f"{name}.cos", size, x)
+        rotated = tape.add(f"{name}.half", size, x, extra=size // 2, backward_extra=size // 2 + size)
+        sine = tape.add(f"{name}.sin", size, rotated)
+        tape.drop(rotated)
+        out = tape.add(name, size, cosine, sine, passes=True)
+        tape.drop(cosine, sine, x)
+        return out
+
+    def _sdpa(self, q: str, k: str, v: str) -> str:
+        """Flash attention keeps its inputs, its result and each row's log-sum-exp; grouped heads need no copy."""
+        stats = self.tape.keep("attention.lse", self.bytes(self.shape.heads, FP32))
+        return self.tape.add(
+            "attention", self.bytes(self.shape.query_width), q, k, v, keeps=[q, k, v, "attention", stats]
+        )
+
+    def _eager(self, q: str, k: str, v: str) -> str:
+        """Scores [rows, heads, longest, longest]: raw, scaled, masked, softmax in fp32 and in the model's dtype."""
+        tape, p = self.tape, self.precision
+        cells = self.batch.rows * self.shape.heads * self.batch.longest**2
+        wide = self.bytes(self.shape.query_width)
+        if self.shape.heads > self.shape.kv_heads:
+            k, v = tape.add("k.repeated", wide, k), tape.add("v.repeated", wide, v)
+        raw = tape.add("scores", cells * p.size, q, k, keeps=[q, k], extra=2 * wide)
+        scaled = tape.add("scores.scaled", cells * p.size, raw)
+        masked = tape.add("scores.masked", cells * p.size, scaled, passes=True)
+        tape.drop(raw, scaled)
+        weights = tape.add(
+            "softmax", cells * FP32, masked, keeps=["softmax"], extra=cells * FP32 if p.size < FP32 else 0
+        )
+        if p.size < FP32:
+            weights = tape.add("softmax.cast", cells * p.size, weights)
+            tape.drop("softmax")
+        tape.drop(masked)
+        out = tape.add("attention.heads", wide, weights, v, keeps=[weights, v])
+        moved = tape.add("attention", wide, out)
+        tape.drop(out, weights, *({k, v} & {"k.repeated", "v.repeated"}))
+        return moved
+
+    def mlp(self, y: str) -> str:
+        shape, tape = self.shape, self.tape
+        wide = self.bytes(shape.ffn)
+        gate = self.linear(y, "gate", shape.hidden, shape.ffn, attention=False)
+        active = tape.add("active", wide, gate, keeps=[gate])
+        tape.drop(gate)
+        up = self.linear(y, "up", shape.hidden, shape.ffn, attention=False)
+        product = tape.add("product", wide, active, up, keeps=[active, up])
+        tape.drop(active, up)
+        down = self.linear(product, "down", shape.ffn, shape.hidden, attention=False)
+        tape.drop(product)
+        return down
+
+
+def final_norm(shape: ModelShape, precision: Precision, batch: Batch) -> Tape:
+    """The tape from the last block's output to the hidden states of the response tokens."""
+    tape = Tape("x", batch.tokens * shape.hidden * precision.size)
+    build = _Builder(tape, shape, precision, batch)
+    hidden = build.norm("x", "norm", shape.hidden)
+    tape.drop("x")
+    tape.add("states", batch.responses * shape.hidden * precision.size, hidden)
+    tape.drop(hidden)
+    return tape
+
+
+def shared_bytes(shape: ModelShape, precision: Precision, batch: Batch) -> int:
+    """What all blocks share: cosines and sines of one row of positions, and eager attention's mask."""
+    mask = batch.rows * batch.longest**2 * precision.size if precision.attention == "eager" else 0
+    return 2 * batch.longest * shape.head_dim * precision.size + mask
