@@ -8,24 +8,24 @@ Bytes per parameter element, all of it created in the first step (nothing exists
 | bf16 | 4 | 4 | 4 | 12 |
 
 and one 4-byte step count per parameter, on the CPU. Temporaries do not grow with the model: both passes go through
-a parameter in blocks of n = min(2**20, its elements), so that of the largest parameter counts.
+a parameter in blocks of n = min(2**20, elements of the largest parameter), in buffers allocated once per pass (small
+allocations between large ones would leave holes that a C allocator cannot reuse).
 
-| | fp32 gradient | bf16 gradient |
+| | fp32 | bf16 |
 |---|---|---|
-| `step` | 8n (two results of Adam's denominator) | 12n (the same, and the gradient in fp32) |
-| `clip_` | 0 | 4n (the gradient in fp32, where the kernel makes a copy to reduce it) |
+| `step` | 4n: the denominator | 8n: the denominator, the gradient in fp32 |
+| `clip_` | 0 | 4n: the gradient in fp32 |
 
-that is at most 12 MiB. Each gradient is freed as soon as its parameter is updated, so in the first step the state
-of a parameter appears when the gradients of those before it are gone.
+that is at most 8 MiB. Each gradient is freed as soon as its parameter is updated, so in the first step the state of
+a parameter appears when the gradients of those before it are gone.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.optim.adamw import adamw
 
 from headway.config.sections import TrainSection
 from headway.errors import InputError
@@ -81,43 +81,54 @@ class AdamW:
         Gradients stay as they are at `max_norm` 0, and when the norm is not finite: it is for the caller to see that.
         """
         gradients = [p.grad for p in self._parameters.values() if p.grad is not None]
-        norms = [
-            torch.linalg.vector_norm(block, dtype=_exact(block.dtype)).double()
-            for gradient in gradients
-            for (block,) in _blocks(gradient)
-        ]
-        norm = float(torch.linalg.vector_norm(torch.stack(norms))) if norms else 0.0
-        if max_norm > 0 and math.isfinite(norm) and norm > max_norm:
+        blocks = [block for gradient in gradients for (block,) in _blocks(gradient)]
+        if not blocks:
+            return 0.0
+        norms = blocks[0].new_empty(len(blocks), dtype=_exact(blocks[0].dtype))
+        cast = _Cast(gradients)
+        for block, norm in zip(blocks, norms, strict=True):
+            torch.linalg.vector_norm(cast(block), dtype=norm.dtype, out=norm)
+        total = float(torch.linalg.vector_norm(norms.double()))
+        if max_norm > 0 and math.isfinite(total) and total > max_norm:
             for gradient in gradients:
-                gradient.mul_(max_norm / norm)
-        return norm
+                gradient.mul_(max_norm / total)
+        return total
 
     @torch.no_grad()
     def step(self, lr: float) -> None:
         """Update every parameter that has a gradient, and free the gradient."""
-        for name, parameter in self._parameters.items():
-            if parameter.grad is None:
-                continue
+        ready = {name: value for name, value in self._parameters.items() if value.grad is not None}
+        if not ready:
+            return
+        cast = _Cast([value.grad for value in ready.values() if value.grad is not None])
+        denominator = _block(list(ready.values()))
+        for name, parameter in ready.items():
             if name not in self._states:
                 self._states[name] = State.of(parameter)
-            self._update(parameter, parameter.grad, self._states[name], lr)
+            self._update(parameter, self._states[name], lr, cast, denominator)
             parameter.grad = None
 
-    def _update(self, parameter: Tensor, gradient: Tensor, state: State, lr: float) -> None:
-        decay = self._weight_decay if parameter.ndim >= 2 else 0.0
+    def _update(self, parameter: Tensor, state: State, lr: float, cast: "_Cast", denominator: Tensor) -> None:
+        """One parameter, in torch.optim.AdamW's order of operations, so that fp32 rounds alike."""
+        assert parameter.grad is not None
         beta1, beta2 = self._betas
+        state.step += 1
+        step = state.step.item()
+        rate, root = lr / (1 - beta1**step), (1 - beta2**step) ** 0.5
+        decay = 1 - lr * self._weight_decay if parameter.ndim >= 2 else 1.0
         target = parameter if state.master is None else state.master
-        for own, exact, grad, exp_avg, exp_avg_sq in _blocks(
-            parameter, target, gradient, state.exp_avg, state.exp_avg_sq
+        for own, exact, gradient, exp_avg, exp_avg_sq in _blocks(
+            parameter, target, parameter.grad, state.exp_avg, state.exp_avg_sq
         ):
-            adamw(
-                [exact], [grad.to(exact.dtype)], [exp_avg], [exp_avg_sq], [], [state.step.clone()],
-                foreach=False, amsgrad=False, beta1=beta1, beta2=beta2, lr=lr, weight_decay=decay,
-                eps=self._eps, maximize=False,
-            )  # fmt: skip
+            gradient = cast(gradient)
+            if decay != 1:
+                exact.mul_(decay)
+            exp_avg.lerp_(gradient, 1 - beta1)
+            exp_avg_sq.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+            divisor = torch.sqrt(exp_avg_sq, out=denominator[: len(exact)]).div_(root).add_(self._eps)
+            exact.addcdiv_(exp_avg, divisor, value=-rate)
             if state.master is not None:
                 own.copy_(exact)
-        state.step += 1
 
     def state_dict(self) -> dict[str, Tensor]:
         """The state as `<parameter>.<field>` -> tensor, not copied; empty before the first step."""
@@ -178,6 +189,25 @@ def _exact(dtype: torch.dtype) -> torch.dtype:
 def _fields(parameter: Tensor) -> list[str]:
     fields = ["step", "exp_avg", "exp_avg_sq"]
     return fields if parameter.dtype == _exact(parameter.dtype) else [*fields, "master"]
+
+
+class _Cast:
+    """Casts half-precision blocks to fp32 in one buffer; what is exact already passes through."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        half = [tensor for tensor in tensors if tensor.dtype != _exact(tensor.dtype)]
+        self._buffer = _block(half) if half else None
+
+    def __call__(self, block: Tensor) -> Tensor:
+        if self._buffer is None or block.dtype == _exact(block.dtype):
+            return block
+        return self._buffer[: len(block)].copy_(block)
+
+
+def _block(tensors: Sequence[Tensor]) -> Tensor:
+    """An exact buffer for the largest block of the tensors."""
+    size = min(BLOCK, max(tensor.numel() for tensor in tensors))
+    return tensors[0].new_empty(size, dtype=_exact(tensors[0].dtype))
 
 
 def _blocks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
