@@ -164,7 +164,9 @@ def open_job(
             engine = HfEngine(model, loaded.tokenizer, spec.rollout.kv_budget, device)
             stack.callback(engine.close)
             trainable = {name: value for name, value in model.named_parameters() if value.requires_grad}
-            optimizer = AdamW(trainable, spec.train.betas, spec.train.eps, spec.train.weight_decay)
+            optimizer = AdamW(
+                trainable, betas=spec.train.betas, eps=spec.train.eps, weight_decay=spec.train.weight_decay
+            )
             mark = identity(spec) | {"data.digest": problems.digest()}
             progress = _resume(folder, mark, trainable, optimizer, view)
             engine.update_weights(progress.optimizer_steps)
