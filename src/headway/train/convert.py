@@ -30,12 +30,17 @@ def smollm2(folder: Path, progress: Callable[[str], None]) -> Path:
     with TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
         written = Path(temporary) / folder.name
         _convert_apart(gguf, written)
-        try:
-            written.rename(folder)
-        except OSError:
-            if not folder.is_dir():  # another process was first
-                raise
+        publish(written, folder)
     return folder
+
+
+def publish(written: Path, folder: Path) -> None:
+    """Rename a finished folder to its place, unless another process has put one there meanwhile."""
+    try:
+        written.rename(folder)
+    except OSError:
+        if not folder.is_dir():
+            raise
 
 
 def find_gguf() -> Path:
@@ -59,7 +64,7 @@ def find_gguf() -> Path:
 def _convert_apart(gguf: Path, folder: Path) -> None:
     """Run `convert` in a process of its own.
 
-    Dequantising takes 1.1 GiB and leaves modules and heap behind. Apart, a run that converts has the same memory
+    Dequantising takes 1.2 GiB and leaves modules and heap behind. Apart, a run that converts has the same memory
     as every later run, and nothing that the libraries print reaches the terminal.
     """
     environment = os.environ | {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_OFFLINE": "1"}
@@ -82,8 +87,9 @@ def convert(gguf: Path, folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     read = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
     # save_pretrained refuses a model that came from quantised weights, so a plain one takes them over
-    keys = {name: value for name, value in read.config.to_dict().items() if name != "quantization_config"}
-    config = type(read.config).from_dict(keys | {"_name_or_path": ""})
+    dropped = ("quantization_config", "_model_name_or_path")
+    keys = {name: value for name, value in read.config.to_dict().items() if name not in dropped}
+    config = type(read.config).from_dict(keys)
     with torch.device("meta"):
         plain = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     weights = {name: value.to(torch.bfloat16) for name, value in read.state_dict().items()}

@@ -1,5 +1,6 @@
 """Adapters on a frozen base, through peft."""
 
+import warnings
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -39,8 +40,10 @@ def add_adapters(model: PreTrainedModel, section: LoraSection, seed: int) -> Pef
         task_type="CAUSAL_LM",
     )
     # peft creates the layers on the CPU and moves them, so that every device gets the same numbers
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         torch.manual_seed(seed)
+        # peft 0.21 asks transformers 5.24 for it by its former name
+        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning)
         adapted: Any = get_peft_model(model, config, autocast_adapter_dtype=True)
     return adapted
 

@@ -25,7 +25,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import logging
 
 from headway.config.sections import ModelSection
-from headway.config.source import ModelSource, from_files, packaged, weight_files
+from headway.config.source import PACKAGED, ModelSource, from_files, packaged, weight_files
 from headway.errors import InputError
 from headway.facts.shapes import ModelShape
 from headway.train.convert import smollm2
@@ -68,10 +68,10 @@ def _fetch(repository: str, progress: Callable[[str], None]) -> Path:
             ignore_patterns=["*/*"],
         )
     except (HfHubHTTPError, HFValidationError, OSError) as error:
+        reason = " ".join(str(error).split())[:400]
         raise InputError(
-            f"model.path = {repository}: could not be fetched from the Hugging Face hub "
-            f"({str(error).splitlines()[0]}). Without network or access, set model.path to a folder or to "
-            "smollm2-135m-instruct"
+            f"model.path = {repository}: could not be fetched from the Hugging Face hub. Without network or access, "
+            f"set model.path to a folder or to {PACKAGED}. The hub's client says: {reason}"
         ) from error
     return Path(found)
 
@@ -115,8 +115,7 @@ def _read(source: ModelSource, folder: Path, section: ModelSection, device: torc
             f"model.path = {source.path}: the weight files do not agree with config.json: {len(wrong)} tensors are "
             f"missing or have another shape (for example {', '.join(wrong[:3])}); fetch the model again"
         )
-    # where an adapter's own config says that its base is
-    model.config._name_or_path = source.path if source.kind == "hub" else str(folder)
+    model.name_or_path = source.path if source.kind == "hub" else str(folder)  # an adapter will name it as its base
     return model
 
 
@@ -128,7 +127,9 @@ def _random(shape: ModelShape, section: ModelSection, device: torch.device, seed
         )
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
-        return _build(config_for(shape), {}, section, device)[0]
+        model, _ = _build(config_for(shape), {}, section, device)
+    model.name_or_path = f"{shape.name} (random weights, seed {seed})"
+    return model
 
 
 def _build(
@@ -258,6 +259,7 @@ def save_model(model: nn.Module, tokenizer: PreTrainedTokenizerBase, folder: Pat
                 written, **({"save_embedding_layers": False} if isinstance(model, PeftModel) else {})
             )
             tokenizer.save_pretrained(written)
+        (written / "README.md").unlink(missing_ok=True)  # peft's model card, an empty form
         if folder.exists():
             folder.rename(replaced)
         written.rename(folder)
