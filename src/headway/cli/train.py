@@ -53,7 +53,7 @@ def train(
 
 def _run(spec: RunSpec, planned: Planned, console: Console) -> dict[str, Any]:
     """Train under a live view, then show predicted against measured and where everything is."""
-    _quiet_libraries()
+    _settle_libraries()
     from headway.train.run import run
 
     limit = planned.verdicts[0].limit
@@ -78,8 +78,10 @@ def _run(spec: RunSpec, planned: Planned, console: Console) -> dict[str, Any]:
     return summary
 
 
-def _quiet_libraries() -> None:
-    """Keep progress bars and advice of libraries out of the view; their errors still raise."""
+def _settle_libraries() -> None:
+    """Before libraries load: threads that wait do not spin, and progress bars and advice stay out of the view."""
+    # a spinning OpenMP thread slows every other process of a shared machine, and then itself, about tenfold
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")

@@ -1,5 +1,6 @@
 """The whole run, readable as the algorithm: generate, score, advantage, update, evaluate, save."""
 
+import math
 import time
 
 import torch
@@ -71,14 +72,14 @@ def one_step(job: Job) -> None:
 
     if spec.train.updates > 1 and progress.old_logprobs is None:
         with job.phase(Phase.SCORE, step), clock.time("score"):
-            progress.old_logprobs = score(job.model, samples, job.how, job.stop.check)
+            progress.old_logprobs = score(job.model, samples, kept, job.how, job.stop.check)
     if spec.objective.kl_coef > 0 and progress.ref_logprobs is None:
         with (
             job.phase(Phase.SCORE, step),
             clock.time("score"),
             reference_of(job.model, job.reference) as reference,
         ):
-            progress.ref_logprobs = score(reference, samples, job.how, job.stop.check)
+            progress.ref_logprobs = score(reference, samples, kept, job.how, job.stop.check)
 
     stats = LossStats.from_dict(progress.sums)
     while progress.updates < spec.train.updates:
@@ -91,7 +92,11 @@ def one_step(job: Job) -> None:
         with job.phase(Phase.STEP, step), clock.time("step"):
             lr = learning_rate(spec.train, progress.optimizer_steps, job.optimizer_steps)
             norm = job.optimizer.clip_(spec.train.grad_clip)
-            job.optimizer.step(lr)
+            if math.isfinite(norm):
+                job.optimizer.step(lr)
+            else:
+                job.drop_gradients()
+                job.view.message(f"step {step}: the gradient's norm is {norm}; this optimizer step is left out")
         stats = stats + added
         progress.updates += 1
         progress.optimizer_steps += 1

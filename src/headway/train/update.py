@@ -82,17 +82,18 @@ def response_logprobs(
 
 @torch.no_grad()
 def score(
-    model: nn.Module, samples: Sequence[Sample], how: Pass, check: Callable[[], None]
+    model: nn.Module, samples: Sequence[Sample], kept: Sequence[int], how: Pass, check: Callable[[], None]
 ) -> tuple[tuple[float, ...], ...]:
-    """Log-probs of every sample's response tokens under the model as it is, in the order of `samples`."""
+    """Log-probs of the response tokens of the samples at `kept`, under the model as it is; empty for the others."""
     found: list[tuple[float, ...]] = [()] * len(samples)
-    zeros = [0.0] * len(samples)
-    for batch in micro_batches(samples, zeros, zeros, None, None, how.cap, how.pad_id):
+    zeros = [0.0] * len(kept)
+    for batch in micro_batches([samples[i] for i in kept], zeros, zeros, None, None, how.cap, how.pad_id):
         check()
         values, _ = response_logprobs(model, batch.to(how.device), how)
-        pieces = values.split([len(samples[index].response_ids) for index in batch.samples])
-        for index, piece in zip(batch.samples, pieces, strict=True):
-            found[index] = tuple(piece.tolist())
+        places = [kept[index] for index in batch.samples]
+        pieces = values.split([len(samples[place].response_ids) for place in places])
+        for place, piece in zip(places, pieces, strict=True):
+            found[place] = tuple(piece.tolist())
     return tuple(found)
 
 
