@@ -80,7 +80,7 @@ def from_files(kind: Literal["package", "folder", "hub"], path: str, folder: Pat
             f"model.path = {path}: the folder holds a LoRA adapter, no model; "
             "set model.path to its base model, or merge the adapter into it first"
         )
-    shape = from_folder(folder)
+    shape = replace(from_folder(folder), name=folder.name if kind == "folder" else path)
     files = weight_files(folder)
     problems = list(_problems(path, folder, files))
     if problems:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headway.config.sections import ModelSection
-from headway.config.source import PACKAGED, packaged_folder, resolve
+from headway.config.source import PACKAGED, from_files, packaged_folder, resolve
 from headway.errors import InputError
 from headway.facts.shapes import by_name
 
@@ -108,6 +108,10 @@ def test_shards_are_those_of_the_index(folder):
     write_safetensors(folder / "of another model.safetensors", 500)
     write_index(folder, "a.safetensors", "b.safetensors", "a.safetensors")
     assert find(folder).files_bytes == size
+
+
+def test_a_fetched_hub_model_keeps_its_id_as_name(folder):
+    assert from_files("hub", "owner/name", folder).shape.name == "owner/name"
 
 
 def test_a_hub_id_is_unknown_until_it_is_fetched():

@@ -325,3 +325,9 @@ def test_an_unreachable_hub_is_an_input_error(monkeypatch, tmp_path):
 
 def test_the_byte_tokenizer_serves_every_random_model():
     assert random("tiny-gemma").tokenizer.encode("ab") == byte_tokenizer().encode("ab")
+
+
+def test_loading_and_saving_print_nothing(folder, capfd):
+    loaded = load_folder(folder)
+    save_model(loaded.model, loaded.tokenizer, folder)
+    assert capfd.readouterr() == ("", "")
