@@ -82,7 +82,8 @@ def from_files(kind: Literal["package", "folder", "hub"], path: str, folder: Pat
         )
     shape = replace(from_folder(folder), name=folder.name if kind == "folder" else path)
     files = weight_files(folder)
-    problems = list(_problems(path, folder, files))
+    again = f"delete {folder}, it is made anew" if kind == "package" else "fetch the model again"
+    problems = list(_problems(path, folder, files, again))
     if problems:
         raise InputError(*problems)
     return ModelSource(kind, path, folder, shape, sum(file.stat().st_size for file in files))
@@ -105,8 +106,8 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
     return tuple(folder / name for name in sorted(names))
 
 
-def _problems(path: str, folder: Path, files: Iterable[Path]) -> Iterator[str]:
-    """What keeps a folder with a good config.json from loading."""
+def _problems(path: str, folder: Path, files: Iterable[Path], again: str) -> Iterator[str]:
+    """What keeps a folder with a good config.json from loading; `again` is how to get whole files."""
     start = f"model.path = {path}: "
     if not files and any(folder.glob("*.bin")):
         yield start + (
@@ -117,9 +118,9 @@ def _problems(path: str, folder: Path, files: Iterable[Path]) -> Iterator[str]:
         yield start + 'the folder has no weights (no *.safetensors); set init = "random" to rehearse without them'
     for file in files:
         if not file.is_file():
-            yield start + f"{file.name}, named in {_INDEX}, is missing; fetch the model again"
+            yield start + f"{file.name}, named in {_INDEX}, is missing; {again}"
         elif torn := _torn(file):
-            yield start + f"{file.name} {torn}; fetch the model again"
+            yield start + f"{file.name} {torn}; {again}"
     if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
         yield start + f"the folder has no tokenizer ({', '.join(_TOKENIZER_FILES)})"
 

@@ -79,6 +79,8 @@ def test_the_packaged_model_is_read_from_its_folder_afterwards(tmp_path, monkeyp
     assert source.kind == "package"
     assert source.files_bytes == (packaged_folder() / "model.safetensors").stat().st_size
     assert source.shape.hidden == 64
+    (source.folder / "model.safetensors").write_bytes(b"torn")
+    assert refusal(PACKAGED)[0].endswith(f"delete {source.folder}, it is made anew")
 
 
 def test_the_cache_is_in_the_home_folder_where_nothing_else_is_set(monkeypatch, tmp_path):
