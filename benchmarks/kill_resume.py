@@ -23,7 +23,7 @@ from safetensors import safe_open
 
 SPEC = """
 model = {path = "tiny-qwen3", init = "random", dtype = "fp32"}
-data = {task = "chain_sum", params = {min_terms = 2, max_terms = 2, min_digits = 1, max_digits = 2}, problems = 200}
+data = {file = "sums.jsonl", format = "text"}
 reward = {kind = "regex", extract = "whole", format_pattern = "(?s).*[0-9].*", format_weight = 0.5}
 rollout = {prompts = 4, samples = 4, max_answer = 12}
 objective = {kl_coef = 0.01}
@@ -47,6 +47,8 @@ class Outcome:
 
 def write_spec(folder: Path) -> Path:
     """The RunSpec of the trials."""
+    rows = ({"prompt": f"{a} + {b} =", "label": str(a + b)} for a in range(10) for b in range(10))
+    (folder / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     path = folder / "kill.toml"
     path.write_text(SPEC)
     return path
@@ -55,12 +57,10 @@ def write_spec(folder: Path) -> Path:
 def start(spec: Path, output: Path) -> subprocess.Popen[bytes]:
     """Start or resume the run that writes to `output`."""
     command = [sys.executable, "-m", "headway", "train", str(spec), "--set", f"output.dir={output}"]
-    return subprocess.Popen(
-        command,
-        stdout=(output.parent / f"{output.name}.log").open("ab"),
-        stderr=subprocess.STDOUT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
+    with (output.parent / f"{output.name}.log").open("ab") as log:
+        return subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, env=os.environ | {"OMP_NUM_THREADS": "1"}
+        )
 
 
 def finish(spec: Path, output: Path) -> Outcome:
