@@ -1,6 +1,7 @@
 """From a RunSpec to its plan: shared by every command that needs one."""
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -51,9 +52,13 @@ class Planned:
         return json.dumps(self.as_json(), indent=1) + "\n"
 
 
-def make_plan(spec: RunSpec) -> Planned:
-    """Plan a RunSpec on this machine."""
+def make_plan(spec: RunSpec, message: Callable[[str], None]) -> Planned:
+    """Plan a RunSpec on this machine. A hub id is fetched first, as its shape is not known before."""
     source = resolve(spec.model)
+    if source.shape is None:
+        from headway.train.model import prepare
+
+        source = prepare(source, message)
     workload = to_workload(spec, source)
     machine = probe.detect(spec.memory.limit)
     ledger = plan(workload)

@@ -35,7 +35,8 @@ def train(
     """Train a model inside the memory there is."""
     console = Console(stderr=as_json)
     spec = load(run, set_ or ())
-    planned = make_plan(spec)
+    _settle_libraries()
+    planned = make_plan(spec, console.print)
     console.print(ledger_table(planned.ledger, planned.machine, planned.verdicts))
     if dry_run:
         console.print(dump(spec), markup=False, highlight=False)
@@ -53,7 +54,6 @@ def train(
 
 def _run(spec: RunSpec, planned: Planned, console: Console) -> dict[str, Any]:
     """Train under a live view, then show predicted against measured and where everything is."""
-    _settle_libraries()
     from headway.train.run import run
 
     limit = planned.verdicts[0].limit
@@ -62,9 +62,9 @@ def _run(spec: RunSpec, planned: Planned, console: Console) -> dict[str, Any]:
     with (
         LiveView(console, spec.train.steps, limit_bytes, predicted)
         if console.is_terminal
-        else PlainView(console.file, spec.train.steps, limit_bytes, predicted)
+        else PlainView(sys.stderr if console.stderr else sys.stdout, spec.train.steps, limit_bytes, predicted)
     ) as view:
-        summary = run(
+        summary: dict[str, Any] = run(
             spec,
             planned.source,
             planned.machine,

@@ -45,7 +45,8 @@ class LoraSection(Section):
     alpha: float = Field(32.0, gt=0)
     """The adapter's output is scaled by alpha / rank."""
     targets: Literal["all-linear", "attention"] = "all-linear"
-    """`all-linear`: every linear layer of every block; `attention`: its query, key, value and output layers."""
+    """`all-linear`: every linear layer of every block (of a mixture of experts: `attention`); `attention`: its query,
+    key, value and output layers."""
 
 
 class DataSection(Section):
