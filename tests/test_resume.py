@@ -4,8 +4,9 @@ import signal
 import time
 from pathlib import Path
 
-import kill_resume
 import pytest
+
+import kill_resume
 
 
 def steps_done(output: Path) -> int:

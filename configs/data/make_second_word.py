@@ -9,10 +9,11 @@ import random
 from pathlib import Path
 
 WORDS = (
-    "apple river stone cloud tiger bread chair light house green music paper horse water night plant glass money "
-    "train heart sugar beach dream earth flame grape honey jelly knife lemon mouse ocean peach queen robot snake "
-    "table uncle voice whale zebra actor block crown dance eagle fruit"
-).split()
+    "apple", "river", "stone", "cloud", "tiger", "bread", "chair", "light", "house", "green", "music", "paper",
+    "horse", "water", "night", "plant", "glass", "money", "train", "heart", "sugar", "beach", "dream", "earth",
+    "flame", "grape", "honey", "jelly", "knife", "lemon", "mouse", "ocean", "peach", "queen", "robot", "snake",
+    "table", "uncle", "voice", "whale", "zebra", "actor", "block", "crown", "dance", "eagle", "fruit",
+)  # fmt: skip
 SHOWN = ("night", "knife", "earth", "table")
 """The example in the prompt of demo.toml, which is no problem of the file."""
 

@@ -27,7 +27,7 @@ class Line:
     `bytes` is the expected value and `upper` the bound; `formula` has the numbers put in; `source` says where
     the formula comes from.
 
-    >>> Line("node[0].host", Phase.TRAIN, "trainer", 0, "gradients", 538, 538, "host", "4 x 134.5", "one per weight").bytes
+    >>> Line("node[0].host", Phase.TRAIN, "trainer", 0, "gradients", 538, 538, "host", "4 x 134.5", "").bytes
     538
     """
 
@@ -45,7 +45,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Peak:
-    """The most that a pool holds: expected and upper bound, with the phase and the step at which it is first reached."""
+    """The most that a pool holds: expected and upper bound, with the phase and the step that first reach it."""
 
     pool: str
     phase: Phase

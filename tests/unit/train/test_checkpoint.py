@@ -91,7 +91,7 @@ def test_a_torn_file_is_refused_by_name(tmp_path: Path, name: str) -> None:
 def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
     folder = save(tmp_path)
     (folder / "optimizer.safetensors").unlink()
-    with pytest.raises(InputError, match="torn: optimizer.safetensors is missing"):
+    with pytest.raises(InputError, match=r"torn: optimizer\.safetensors is missing"):
         checkpoint.load(folder)
 
 
@@ -100,7 +100,7 @@ def test_a_flipped_byte_is_refused_by_name(tmp_path: Path) -> None:
     content = bytearray((folder / "model.safetensors").read_bytes())
     content[-1] ^= 1
     (folder / "model.safetensors").write_bytes(bytes(content))
-    with pytest.raises(InputError, match="checksum of model.safetensors differs"):
+    with pytest.raises(InputError, match=r"checksum of model\.safetensors differs"):
         checkpoint.load(folder)
 
 
@@ -108,7 +108,7 @@ def test_a_foreign_folder_is_refused_by_name(tmp_path: Path) -> None:
     folder = tmp_path / "step-000001"
     folder.mkdir()
     (folder / "pytorch_model.bin").write_bytes(b"x")
-    with pytest.raises(InputError, match="step-000001 is refused: it has no state.json"):
+    with pytest.raises(InputError, match=r"step-000001 is refused: it has no state\.json"):
         checkpoint.load(folder)
 
 
