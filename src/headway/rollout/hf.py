@@ -22,6 +22,10 @@ from headway.rollout.stopping import StopWatch, visible_text
 COMPACT_SHARE = 4
 """Finished sequences leave the batch when they are at least one in this many."""
 
+EFFICIENT_TOKENS, SLACK = 512, 7 / 8
+"""A prefill of this many tokens uses the processor well, so a prompt shorter than this share of the prefill's width
+is better off in the next one, with less padding."""
+
 
 @dataclass
 class _Answer:
@@ -248,11 +252,16 @@ def end_token_ids(*configured: int | list[int] | None) -> frozenset[int]:
 
 
 def prompt_groups(answers: Sequence[_Answer]) -> Iterator[list[tuple[int, int]]]:
-    """Rows [start, stop) that share a prompt, as many groups at a time as one prefill takes."""
+    """Rows [start, stop) that share a prompt; the groups of one prefill at a time, longest prompt first.
+
+    A prefill ends where the next prompt would exceed PREFILL_TOKENS, or add too much padding.
+    """
     groups: list[tuple[int, int]] = []
     start = width = 0
     for prompt, members in groupby(answers, key=lambda answer: answer.request.prompt_ids):
-        if groups and (len(groups) + 1) * width > PREFILL_TOKENS:
+        full = (len(groups) + 1) * width > PREFILL_TOKENS
+        wasteful = len(groups) * width >= EFFICIENT_TOKENS and len(prompt) < SLACK * width
+        if groups and (full or wasteful):
             yield groups
             groups = []
         width = width if groups else len(prompt)

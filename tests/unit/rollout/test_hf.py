@@ -167,6 +167,19 @@ def test_equal_prompts_are_prefilled_once_and_prefill_is_bounded(monkeypatch):
     assert all(rows * width <= 16 or rows == 1 for rows, width in seen)
 
 
+def test_short_prompts_are_not_padded_to_much_longer_ones(monkeypatch):
+    net = model("llama")
+    asked = [(token,) * length for token, length in enumerate((40, 39, 38, 37, 20, 19, 18, 2))]
+    seen: list[tuple[int, int]] = []
+    net.register_forward_pre_hook(
+        lambda _net, _args, kwargs: seen.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+    )
+    monkeypatch.setattr(hf, "EFFICIENT_TOKENS", 60)
+    answers = HfEngine(net, tokenizer(), ROOMY).generate(requests(asked), GREEDY)
+    assert seen[:3] == [(4, 40), (3, 20), (1, 2)]
+    assert [answer.token_ids for answer in answers] == [greedy_by_transformers(net, prompt) for prompt in asked]
+
+
 class Bigram(nn.Module):
     """Answers as a causal LM does, with logits that depend on the last token alone, bit for bit in any batch."""
 
@@ -303,11 +316,13 @@ def test_training_mode_checkpointing_and_gradients_are_as_before():
     getattr(net, "activation_checkpointing_enable", net.gradient_checkpointing_enable)()
     net.train()
     net.model.layers[1].eval()
+    net.model.layers[0].self_attn.attention_dropout = 0.9
     modes = {name: module.training for name, module in net.named_modules()}
     asked = prompts(3, longest=6)
     answers = HfEngine(net, tokenizer(), ROOMY).generate(requests(asked), GREEDY)
     assert {name: module.training for name, module in net.named_modules()} == modes
     assert [answer.token_ids for answer in answers] == [greedy_by_transformers(net, prompt) for prompt in asked]
+    # The reference above left the model in eval mode; gradients must still flow to every parameter.
     net.train()
     net(input_ids=torch.tensor([asked[0]]), use_cache=False).logits.sum().backward()
     assert all(parameter.grad is not None for parameter in net.parameters())

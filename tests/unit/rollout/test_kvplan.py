@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from headway.errors import InputError
 from headway.facts.shapes import by_name
+from headway.plan import kvcache
+from headway.rollout import kvplan
 from headway.rollout.kvplan import kv_token_bytes, peak_kv_bytes, sequences_in_flight, split_batches
 from headway.units import parse_bytes
 
@@ -51,3 +53,8 @@ def test_nothing_to_generate_needs_nothing():
 def test_the_plan_needs_no_torch():
     code = "import sys, headway.rollout.kvplan; sys.exit(bool({'torch', 'transformers', 'numpy'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_ledger_counts_with_the_engines_limits():
+    for name in ("PREFILL_TOKENS", "SLICE_BYTES", "TEMPORARIES"):
+        assert vars(kvcache)[name] == vars(kvplan)[name]
