@@ -13,7 +13,7 @@ from headway.errors import InputError
 from headway.facts.machine import Machine
 from headway.guard.recorder import PhasePeak
 from headway.plan.ledger import Ledger, Phase
-from headway.train import loop
+from headway.train import loop, memory
 from headway.train.job import Job, View, final_folder, open_job
 from headway.train.model import prepare, save_model
 from headway.train.output import RunFolder, write_text
@@ -34,6 +34,7 @@ def run(
     InputError for an output directory of another run, a refused checkpoint, or data and models that cannot be read.
     """
     assert spec.output.dir is not None
+    memory.configure()
     folder = RunFolder(spec.output.dir)
     for change in folder.claim(spec):
         view.message(f"changed since the run last started: {change}")
