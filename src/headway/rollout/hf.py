@@ -165,9 +165,12 @@ class HfEngine:
                 cache.compact(moves, rows)
                 batch.compact(moves, rows)
             mask = None if batch.mask is None else batch.mask[:, : prompt + batch.step]
-            logits = self._forward(batch.tokens[:, None], (batch.lengths + batch.step - 1)[:, None], mask, cache)
+            positions = (batch.lengths + batch.step - 1)[:, None]
+            # No name holds the logits: the next forward must not find them still there.
+            batch.tokens, batch.logprobs = choose(
+                self._forward(batch.tokens[:, None], positions, mask, cache), batch.draws[:, batch.step], params
+            )
             cache.advance()
-            batch.tokens, batch.logprobs = choose(logits, batch.draws[:, batch.step], params)
             batch.step += 1
         report()
 
@@ -185,10 +188,12 @@ class HfEngine:
         for groups in prompt_groups(answers):
             start, stop = groups[0][0], groups[-1][1]
             cache.begin_prompts(groups)
-            logits = self._forward(*self._left_padded([answers[first] for first, _ in groups]), cache)
+            prompts = self._left_padded([answers[first] for first, _ in groups])
             sizes = torch.tensor([stop - start for start, stop in groups], device=self._device)
             rows = torch.arange(len(groups), device=self._device).repeat_interleave(sizes)
-            tokens[start:stop], logprobs[start:stop] = choose(logits, draws[start:stop, 0], params, rows)
+            tokens[start:stop], logprobs[start:stop] = choose(
+                self._forward(*prompts, cache), draws[start:stop, 0], params, rows
+            )
         return _Batch(answers, lengths, draws, mask, tokens, logprobs)
 
     def _left_padded(self, answers: list[_Answer]) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -6,17 +6,18 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
-from transformers import GenerationConfig
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from headway.errors import InputError
 from headway.facts.shapes import ModelShape, from_config
-from headway.rollout import hf
+from headway.rollout import hf, kvplan
 from headway.rollout.engine import Completion, Request, SamplingParams
 from headway.rollout.hf import HfEngine
 from headway.rollout.kvcache import SlabCache
 from headway.rollout.kvplan import kv_token_bytes, peak_kv_bytes
 
+from ..train.live_bytes import LiveBytes
 from .tiny_models import END, FAMILIES, VOCAB, config, model, prompts, tokenizer
 
 ROOMY = 1 << 30
@@ -133,6 +134,19 @@ def test_answers_that_end_early_leave_the_batch_without_a_trace(spy, attention):
     assert [answer.token_ids for answer in answers] == [greedy_by_transformers(net, prompt) for prompt in asked]
     assert len(spy.rows) >= 2
     assert spy.rows == sorted(spy.rows, reverse=True)
+
+
+def test_beside_the_cache_only_one_batch_of_logits_lives(spy, monkeypatch):
+    torch.manual_seed(0)
+    vocab, count = 20_000, 16
+    net = LlamaForCausalLM(LlamaConfig(**config("llama").to_diff_dict() | {"vocab_size": vocab}))
+    monkeypatch.setattr(kvplan, "SLICE_BYTES", {"cpu": 4 * vocab})
+    engine = HfEngine(net, tokenizer(), ROOMY)
+    asked = [Request(prompt, (0, 0, at, s)) for at, prompt in enumerate(prompts(4, longest=6)) for s in range(4)]
+    with LiveBytes(*net.parameters()) as live:
+        engine.generate(asked, SamplingParams(max_answer=LENGTH))
+    logits = 4 * vocab
+    assert live.peak < spy.sizes[0] + (count + 4) * logits + 100_000
 
 
 def test_no_cache_outlives_generate(spy):
