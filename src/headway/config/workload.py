@@ -1,5 +1,6 @@
 """From a RunSpec to the planner's Workload."""
 
+from pathlib import Path
 from typing import Literal
 
 from headway.config.sections import ObjectiveSection, RunSpec
@@ -49,7 +50,7 @@ def to_workload(spec: RunSpec, source: ModelSource) -> Workload:
         weights_file_bytes=source.files_bytes,
         reward_kind=spec.reward.kind,
         reward_limit_bytes=spec.reward.memory,
-        data="task" if spec.data.file is None else "file",
+        data=_source(spec.data.file),
         problems=spec.data.problems + spec.eval.problems,
         steps=spec.train.steps,
         save=True,
@@ -62,6 +63,13 @@ def _reference(objective: ObjectiveSection, *, lora: bool) -> Literal["none", "a
     if objective.kl_coef == 0:
         return "none"
     return "adapter-off" if lora else "copy"
+
+
+def _source(file: Path | None) -> Literal["task", "json", "parquet"]:
+    """Where problems come from; Parquet files are read by a library of their own."""
+    if file is None:
+        return "task"
+    return "parquet" if file.suffix.lower() == ".parquet" else "json"
 
 
 def _device(wanted: Literal["auto", "cpu", "cuda"]) -> Literal["cpu", "cuda"]:

@@ -80,7 +80,7 @@ class Workload:
     weights_file_bytes: int
     reward_kind: Literal["task", "exact", "regex", "math", "function"]
     reward_limit_bytes: int
-    data: Literal["task", "file"]
+    data: Literal["task", "json", "parquet"]
     problems: int
     steps: int
     save: bool

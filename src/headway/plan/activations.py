@@ -206,7 +206,10 @@ class _Builder:
         return moved
 
     def mlp(self, y: str) -> str:
+        """down(act(gate) * up), or the experts in its place."""
         shape, tape = self.shape, self.tape
+        if shape.experts:
+            return self._experts(y)
         wide = self.bytes(shape.ffn)
         gate = self.linear(y, "gate", shape.hidden, shape.ffn, attention=False)
         active = tape.add("active", wide, gate, keeps=[gate])
@@ -218,6 +221,34 @@ class _Builder:
         tape.drop(product)
         return down
 
+    def _experts(self, y: str) -> str:
+        """Each token goes to its experts as a copy; all experts' products are one grouped product.
+
+        Experts are never adapted. "router" is what routing keeps: probabilities in fp32, and for each copy its
+        expert, weight and place, in four int64 and one fp32.
+        """
+        shape, tape, p = self.shape, self.tape, self.precision
+        copies, narrow = shape.experts_per_token * shape.hidden, shape.experts_per_token * shape.expert_ffn
+        bank = shape.experts * shape.expert_ffn * shape.hidden * p.size if p.full else 0
+        tape.keep("router", self.batch.tokens * (FP32 * shape.experts + 36 * shape.experts_per_token))
+        selected = tape.add("selected", self.bytes(copies), y, keeps=["router"], backward_extra=tape.sizes[y])
+        both = tape.add(
+            "gate_up", self.bytes(2 * narrow), selected, keeps=[selected] if p.full else [], weight=2 * bank
+        )
+        tape.drop(selected)
+        active = tape.add("active", self.bytes(narrow), both, keeps=[both], backward_extra=self.bytes(2 * narrow))
+        product = tape.add("product", self.bytes(narrow), active, both, keeps=[active, both])
+        tape.drop(active, both)
+        down = tape.add("down", self.bytes(copies), product, keeps=[product] if p.full else [], weight=bank)
+        tape.drop(product)
+        weighted = tape.add("weighted", self.bytes(copies), down, keeps=[down])
+        tape.drop(down)
+        ordered = tape.add("ordered", self.bytes(copies), weighted, backward_extra=self.bytes(copies))
+        tape.drop(weighted)
+        out = tape.add("combined", self.bytes(shape.hidden), ordered, backward_extra=self.bytes(copies))
+        tape.drop(ordered)
+        return out
+
 
 def final_norm(shape: ModelShape, precision: Precision, batch: Batch) -> Tape:
     """The tape from the last block's output to the hidden states of the response tokens."""
@@ -225,7 +256,8 @@ def final_norm(shape: ModelShape, precision: Precision, batch: Batch) -> Tape:
     build = _Builder(tape, shape, precision, batch)
     hidden = build.norm("x", "norm", shape.hidden)
     tape.drop("x")
-    tape.add("states", batch.responses * shape.hidden * precision.size, hidden)
+    # the gradient of an index is put into a copy of zeros
+    tape.add("states", batch.responses * shape.hidden * precision.size, hidden, backward_extra=tape.sizes[hidden])
     tape.drop(hidden)
     return tape
 

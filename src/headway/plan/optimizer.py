@@ -21,4 +21,4 @@ def master_bytes(workload: Workload) -> int:
 def step_temporaries(workload: Workload) -> int:
     """Adam's denominator, and in half precision the gradient in fp32, of one block of elements."""
     elements = min(BLOCK, largest_parameter(workload))
-    return elements * (8 if trained_size(workload) == FP32 else 12)
+    return elements * (FP32 if trained_size(workload) == FP32 else 2 * FP32)

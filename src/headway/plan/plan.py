@@ -106,8 +106,11 @@ def _first_step(workload: Workload, phase: Phase) -> int:
 def _load(workload: Workload) -> Iterator[Item]:
     yield from _resident(workload, Phase.LOAD)
     shape = workload.model
-    size = shape.embedding_parameters() * 4
-    yield Item("tensor being loaded", size, 2 * size, f"{shape.vocab:,} x {shape.hidden:,} x 4 B", "the embedding")
+    size = shape.embedding_parameters() * DTYPE_BYTES[workload.trainer.param_dtype]
+    yield Item(
+        "tensor being read", size if workload.weights_file_bytes else 0, 2 * size,
+        f"{shape.vocab:,} x {shape.hidden:,}", "the largest, read beside its parameter",
+    )  # fmt: skip
 
 
 def _generate(workload: Workload, *, evaluation: bool) -> Iterator[Item]:
@@ -201,7 +204,7 @@ def _placed(workload: Workload, phase: Phase, items: list[Item]) -> Iterator[Lin
             "CUDA context", host.CUDA_CONTEXT, 2 * host.CUDA_CONTEXT, "constant", "reported 0.3 to 0.7 GiB"
         )
         yield _line(DEVICE, "device_used", phase, "driver", context)
-    yield _line(HOST, "host", phase, "trainer", host.process(workload))
+    yield _line(HOST, "host", phase, "trainer", host.process(workload, phase))
     yield _line(HOST, "host", phase, "trainer", host.problems(workload))
     if (reward := host.reward(workload)) is not None:
         yield _line(HOST, "host", phase, "reward", reward)
