@@ -18,8 +18,8 @@ SHOWN = ("night", "knife", "earth", "table")
 """The example in the prompt of demo.toml, which is no problem of the file."""
 
 
-def main() -> None:
-    """Write the file."""
+def text() -> str:
+    """The file's contents."""
     rng = random.Random(0)
     drawn: dict[tuple[str, ...], None] = {}
     while len(drawn) < 2400:
@@ -27,9 +27,8 @@ def main() -> None:
         if words != SHOWN:
             drawn[words] = None
     rows = ({"prompt": f"second {' '.join(words)}", "label": words[1]} for words in drawn)
-    path = Path(__file__).with_name("second_word.jsonl")
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return "".join(json.dumps(row) + "\n" for row in rows)
 
 
 if __name__ == "__main__":
-    main()
+    Path(__file__).with_name("second_word.jsonl").write_text(text())

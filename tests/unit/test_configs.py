@@ -30,12 +30,25 @@ def test_every_runspec_loads_and_its_dump_too(path, tmp_path):
 
 
 def test_the_promised_runspecs_are_there():
-    assert {path.stem for path in RUNS} >= {"grpo-lora", "grpo-full", "custom-reward", "jsonl"}
+    assert {path.stem for path in RUNS} >= {"demo", "grpo-lora", "grpo-full", "custom-reward", "jsonl"}
 
 
 def test_the_word_problems_are_what_their_script_makes():
     made = module(CONFIGS / "data" / "make_word_problems.py").files()
-    assert made == {path.name: path.read_text() for path in (CONFIGS / "data").glob("*.jsonl")}
+    assert made == {path.name: path.read_text() for path in (CONFIGS / "data").glob("word_problems*.jsonl")}
+
+
+def test_the_demos_words_are_what_their_script_makes():
+    path = CONFIGS / "data" / "second_word.jsonl"
+    assert module(CONFIGS / "data" / "make_second_word.py").text() == path.read_text()
+
+
+def test_the_demos_problems_are_distinct_and_right():
+    rows = [json.loads(line) for line in (CONFIGS / "data" / "second_word.jsonl").read_text().splitlines()]
+    assert len({row["prompt"] for row in rows}) == len(rows) >= 2256
+    assert all(row["label"] == row["prompt"].split()[2] for row in rows)
+    shown = load(CONFIGS / "demo.toml").data.template.splitlines()[0].split(" =")[0]
+    assert shown not in {row["prompt"] for row in rows}
 
 
 def test_no_word_problem_is_in_both_files():

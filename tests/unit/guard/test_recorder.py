@@ -108,9 +108,8 @@ def test_killed_run_leaves_a_reading_and_its_resume_appends(tmp_path: Path) -> N
     body = """
 with Recorder(path, Machine("a", (), 1), expected={Phase.TRAIN: 7}) as recorder:
     with recorder.phase(Phase.LOAD, 0):
-        pass
-    with recorder.phase(Phase.TRAIN, 4):
         held = hold(100)
+    with recorder.phase(Phase.TRAIN, 4):
         while b'"phase": "train", "step": 4' not in path.read_bytes():
             time.sleep(0.05)
         %s
@@ -137,7 +136,7 @@ with Recorder(path, Machine("a", (), 1), expected={Phase.TRAIN: 7}) as recorder:
     assert resumed.header.expected == {Phase.TRAIN: 7}
     assert resumed.last_reading is None
     assert resumed.peaks[Phase.TRAIN].step == 4
-    assert resumed.peak == resumed.peaks[Phase.TRAIN].tree_peak > 100 * MIB
+    assert resumed.peak >= resumed.peaks[Phase.TRAIN].tree_peak > 100 * MIB
 
 
 def test_device_meter_is_reset_and_read_in_each_phase(tmp_path: Path) -> None:
