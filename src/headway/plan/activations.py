@@ -55,11 +55,12 @@ def block(shape: ModelShape, precision: Precision, batch: Batch) -> Tape:
     attended = build.attention(y)
     build.tape.drop(y)
     middle = tape.add("middle", tape.sizes["x"], "x", attended, passes=True)
-    tape.drop("x", attended)
+    tape.drop(attended)
     y = build.norm(middle, "norm2", shape.hidden)
     out = build.mlp(y)
     tape.drop(y)
     tape.add("out", tape.sizes["x"], middle, out, passes=True)
+    tape.drop(middle, out, "x")  # the model's loop over blocks holds x until the block returns
     return tape
 
 
@@ -126,8 +127,6 @@ class _Builder:
             xf = tape.add(f"{name}.fp32", self.bytes(inside, FP32), x)
         rank, exact = p.lora.rank, self.bytes(outside, FP32)
         a = tape.add(f"{name}.A", self.bytes(rank, FP32), xf, keeps=[xf], weight=inside * rank * FP32)
-        if xf != x:
-            tape.drop(xf)
         b = tape.add(f"{name}.B", exact, a, keeps=[a], weight=rank * outside * FP32)
         tape.drop(a)
         scaled = tape.add(f"{name}.scaled", exact, b)
@@ -139,7 +138,7 @@ class _Builder:
         if p.size == FP32:
             return total
         out = tape.add(name, self.bytes(outside), total)
-        tape.drop(total)
+        tape.drop(total, xf)
         return out
 
     def attention(self, y: str) -> str:

@@ -45,10 +45,7 @@ def generation(workload: Workload, answers: int, *, per_prompt: int) -> Generati
     sequences = min(answers, max(1, workload.rollout.kv_budget // per_sequence))
     prompts = min(ceil(sequences / per_prompt), max(1, PREFILL_TOKENS // rollout.max_prompt))
     prefill = Batch(prompts, rollout.max_prompt)
-    working = max(
-        block(shape, precision, prefill).forward(grad=False) + shared_bytes(shape, precision, prefill),
-        block(shape, precision, Batch(sequences, 1)).forward(grad=False),
-    )
+    working = max(_forward(workload, prefill), _forward(workload, Batch(sequences, 1)))
     slice_rows = max(1, SLICE_BYTES[workload.device] // (4 * shape.vocab))
     rows = min(sequences, slice_rows)
     return Generation(
@@ -58,3 +55,10 @@ def generation(workload: Workload, answers: int, *, per_prompt: int) -> Generati
         logits=sequences * shape.vocab * precision.size + TEMPORARIES * rows * shape.vocab * 4,
         answers=answers * (rollout.max_answer * ANSWER_TOKEN_BYTES + 36 * rollout.max_prompt // per_prompt),
     )
+
+
+def _forward(workload: Workload, batch: Batch) -> int:
+    """Activations of a forward without gradients; the embeddings are held until it is over."""
+    shape, precision = workload.model, Precision.of(workload.trainer)
+    tape = block(shape, precision, batch)
+    return tape.forward(grad=False) + tape.sizes["x"] + shared_bytes(shape, precision, batch)

@@ -74,13 +74,15 @@ def scoring_moments(workload: Workload, batch: Batch) -> tuple[Moment, ...]:
     """Moments of a forward pass without gradients, and its log-probs."""
     shape, trainer = workload.model, workload.trainer
     precision = Precision.of(trainer)
-    always = shared_bytes(shape, precision, batch) + batch_bytes(batch)
     body, tail = block(shape, precision, batch), final_norm(shape, precision, batch)
+    # the embeddings are held until the model returns
+    embeddings = body.sizes["x"]
+    always = shared_bytes(shape, precision, batch) + batch_bytes(batch)
     states = tail.sizes["states"] + logits.result_bytes(batch.responses, entropy=False)
     chunk = logits.forward_bytes(shape.vocab, batch.responses, trainer.logprob_chunk, precision.size)
     return (
-        Moment("forward, a block", 0, always, body.forward(grad=False), 0, 0),
-        Moment("forward, final norm", 0, always, tail.forward(grad=False), 0, 0),
+        Moment("forward, a block", 0, always + embeddings, body.forward(grad=False), 0, 0),
+        Moment("forward, final norm", 0, always + embeddings, tail.forward(grad=False), 0, 0),
         Moment("log-probs", 0, always, states, chunk, 0),
     )
 
