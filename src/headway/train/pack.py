@@ -1,7 +1,6 @@
-"""From samples to micro-batches: token weights, the token cap, packing and splitting."""
+"""From samples to micro-batches: token weights, the token cap, packing."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import chain
 
 import torch
@@ -88,19 +87,6 @@ def micro_batches(
     ]
 
 
-def split(batch: MicroBatch) -> tuple[MicroBatch, MicroBatch]:
-    """The two halves of a batch by rows, each as wide as its longest sample: together the same loss and gradient.
-
-    Raises ValueError for a batch of one sample.
-    """
-    rows = len(batch.samples)
-    if rows < 2:
-        raise ValueError("a batch of one sample cannot be split")
-    half = rows // 2
-    tokens = int((batch.rows < half).sum())
-    return _part(batch, slice(0, half), slice(0, tokens)), _part(batch, slice(half, rows), slice(tokens, None))
-
-
 def _groups(order: Sequence[int], samples: Sequence[Sample], cap: int) -> list[list[int]]:
     groups: list[list[int]] = []
     for index in order:
@@ -125,22 +111,3 @@ def _positions(samples: Sequence[Sample]) -> dict[str, Tensor]:
     columns = [len(s.prompt_ids) - 1 + offset for s in samples for offset in range(len(s.response_ids))]
     targets = [token for sample in samples for token in sample.response_ids]
     return {"rows": torch.tensor(rows), "columns": torch.tensor(columns), "targets": torch.tensor(targets)}
-
-
-def _part(batch: MicroBatch, rows: slice, tokens: slice) -> MicroBatch:
-    def cut(values: Tensor | None) -> Tensor | None:
-        return None if values is None else values[tokens]
-
-    width = int(batch.columns[tokens].max()) + 2
-    return replace(
-        batch,
-        ids=batch.ids[rows, :width],
-        rows=batch.rows[tokens] - rows.start,
-        columns=batch.columns[tokens],
-        targets=batch.targets[tokens],
-        advantages=batch.advantages[tokens],
-        weights=batch.weights[tokens],
-        old_logprobs=cut(batch.old_logprobs),
-        ref_logprobs=cut(batch.ref_logprobs),
-        samples=batch.samples[rows],
-    )

@@ -1,7 +1,7 @@
 """The forward and backward passes of one optimizer step, micro-batch by micro-batch."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -103,7 +103,7 @@ def accumulate(
     """Add the gradient of one optimizer step to the parameters; returns its statistics and the pass that worked.
 
     When memory runs out, all gradients are dropped and the step starts again with half the cap: every token keeps its
-    weight, so the gradient is the same. LimitReachedError when one sample alone does not fit. `check` is called
+    weight, so the gradient is the same. LimitReachedError when every sample is alone already. `check` is called
     before each micro-batch and may raise.
     """
     while True:
@@ -111,26 +111,24 @@ def accumulate(
             update.samples, update.advantages, update.weights, update.old, update.ref, how.cap, how.pad_id
         )
         stats = LossStats()
-        done = 0
         try:
             for batch in batches:
                 check()
                 stats = stats + _backward(model, batch.to(how.device), objective, how)
-                done += 1
         except RuntimeError as error:
             if not out_of_memory(error):
                 raise
-            largest = batches[done]
             reason = str(error)
         else:
             return stats, how
         model.zero_grad(set_to_none=True)
-        if len(largest.samples) == 1:
+        if all(len(batch.samples) == 1 for batch in batches):
             raise LimitReachedError(
-                f"phase train: memory ran out on one sample of {largest.tokens} tokens ({reason}). Set "
-                "train.checkpointing = true, a smaller rollout.max_answer, or [lora]; the last checkpoint is kept"
+                f"phase train: memory ran out though each sample is trained alone; the longest has {batches[0].tokens} "
+                f"tokens ({reason}). Set train.checkpointing = true, a smaller rollout.max_answer, or [lora]; "
+                "the last checkpoint is kept"
             )
-        how = Pass(how.temperature, how.chunk, max(1, largest.tokens // 2), how.pad_id, how.device)
+        how = replace(how, cap=max(batch.tokens for batch in batches) // 2)
 
 
 def _backward(model: nn.Module, batch: MicroBatch, objective: ObjectiveSection, how: Pass) -> LossStats:

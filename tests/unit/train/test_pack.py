@@ -1,5 +1,3 @@
-import dataclasses
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,7 +7,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 from headway.config.sections import ObjectiveSection
 from headway.train.logprob import token_logprobs
 from headway.train.loss import policy_loss
-from headway.train.pack import admit, micro_batches, split, token_weights
+from headway.train.pack import admit, micro_batches, token_weights
 from headway.train.records import Sample
 
 PAD = 0
@@ -140,7 +138,7 @@ def gradients(model, batches):
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
-def test_split_and_repacked_batches_give_the_gradient_of_the_whole(family):
+def test_smaller_batches_give_the_gradient_of_the_whole(family):
     model = tiny(family)
     samples = random_samples([(3, 7), (2, 1), (4, 5), (1, 3), (2, 6)])
     generator = torch.Generator().manual_seed(1)
@@ -155,27 +153,6 @@ def test_split_and_repacked_batches_give_the_gradient_of_the_whole(family):
 
     (whole,) = packed(1000)
     expected = gradients(model, [whole])
-    first, second = split(whole)
-    parts = [first, *split(second)]
-    assert [len(part.samples) for part in parts] == [2, 1, 2]
-    assert sum(part.tokens for part in parts) < whole.tokens
     assert len(packed(10)) > 2
-    for other in (parts, packed(10), packed(1)):
+    for other in (packed(25), packed(10), packed(1)):
         torch.testing.assert_close(gradients(model, other), expected, rtol=1e-12, atol=1e-14)
-
-
-def test_split_trims_padding_and_keeps_each_answers_values():
-    samples = samples_of([(2, 4), (1, 2), (1, 1)])
-    (whole,) = pack(samples, 100, old=[(-1.0,) * 4, (-2.0,) * 2, (-3.0,)], advantages=[1.0, 2.0, 3.0])
-    first, second = split(whole)
-    assert (first.samples, second.samples) == ((0,), (1, 2))
-    assert (first.ids.shape, second.ids.shape) == ((1, 6), (2, 3))
-    for part in (first, second):
-        assert torch.equal(part.ids[part.rows, part.columns + 1], part.targets)
-    for field in dataclasses.fields(whole):
-        value = getattr(whole, field.name)
-        if isinstance(value, torch.Tensor) and field.name not in ("ids", "rows"):
-            assert torch.equal(torch.cat([getattr(first, field.name), getattr(second, field.name)]), value)
-    assert second.ref_logprobs is None
-    with pytest.raises(ValueError, match="one sample"):
-        split(first)
