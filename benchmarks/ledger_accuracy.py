@@ -72,13 +72,13 @@ class Config:
 
 NAMED = (
     Config("full-135M", "smollm2-135M", "fp32", 0, True, 512, 96, 32, 4, 2),
-    Config("full-135M-no-checkpointing", "smollm2-135M", "bf16", 0, False, 512, 96, 32, 4, 2),
-    Config("lora-135M", "smollm2-135M", "bf16", 16, True, 2048, 160, 32, 4, 2),
-    Config("lora-135M-no-checkpointing", "smollm2-135M", "fp32", 8, False, 512, 96, 32, 4, 2),
+    Config("full-135M-no-checkpointing", "smollm2-135M", "fp32", 0, False, 512, 96, 32, 4, 2),
+    Config("lora-135M", "smollm2-135M", "fp32", 16, True, 2048, 160, 32, 4, 2),
+    Config("lora-135M-bf16", "smollm2-135M", "bf16", 8, False, 512, 48, 16, 2, 2),
     Config("full-small-long", "small-llama", "fp32", 0, True, 4096, 256, 256, 4, 4),
     Config("full-small-no-checkpointing", "small-llama", "fp32", 0, False, 2048, 128, 128, 4, 4),
-    Config("lora-small-kl-long", "small-llama", "bf16", 16, False, 2048, 256, 256, 4, 4, kl=0.01),
-    Config("full-small-kl", "small-llama", "bf16", 0, True, 1024, 64, 64, 8, 4, kl=0.01, updates=2),
+    Config("lora-small-kl-long", "small-llama", "fp32", 16, False, 2048, 256, 256, 4, 2, kl=0.01),
+    Config("full-small-bf16-kl", "small-llama", "bf16", 0, True, 1024, 32, 32, 4, 2, kl=0.01, updates=2),
 )
 
 RANGES: Mapping[str, Sequence[Any]] = {
@@ -100,8 +100,12 @@ RANGES: Mapping[str, Sequence[Any]] = {
 }
 """Random configurations take one value of each, independently; a repeated value is more likely."""
 
-TRAINED_TOKENS = {"smollm2-135M": 1024}
-"""A random configuration with more tokens in a step gets fewer prompts, so that a run stays under a minute."""
+STEP_TOKENS = {
+    ("smollm2-135M", "fp32"): 1024, ("smollm2-135M", "bf16"): 256,
+    ("small", "fp32"): 4096, ("small", "bf16"): 1024,
+}  # fmt: skip
+"""Tokens in a step beyond which a random configuration is halved: prompts first, then samples, then lengths. bf16 is
+slow on CPUs without arithmetic for it."""
 
 
 @dataclass(frozen=True)
@@ -132,11 +136,20 @@ def random_configs(count: int, seed: int) -> Iterator[Config]:
         config = Config(
             name=f"random-{seed}-{number}", **{key: draw.choice(values) for key, values in RANGES.items()}
         )
-        config = replace(config, prompts=max(config.prompts, config.updates))
-        limit = TRAINED_TOKENS.get(config.model, 8192)
-        while config.prompts > config.updates and config.prompts * config.samples * longest(config) > limit:
+        yield shortened(replace(config, prompts=max(config.prompts, config.updates)))
+
+
+def shortened(config: Config) -> Config:
+    """The configuration with no more tokens in a step than STEP_TOKENS."""
+    model = config.model if config.model.startswith("smollm2") else "small"
+    while config.prompts * config.samples * longest(config) > STEP_TOKENS[model, config.dtype]:
+        if config.prompts > config.updates:
             config = replace(config, prompts=config.prompts // 2)
-        yield config
+        elif config.samples > 2:
+            config = replace(config, samples=config.samples // 2)
+        else:
+            config = replace(config, max_prompt=config.max_prompt // 2, max_answer=config.max_answer // 2)
+    return config
 
 
 def longest(config: Config) -> int:
