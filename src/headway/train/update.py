@@ -124,8 +124,8 @@ def accumulate(
         model.zero_grad(set_to_none=True)
         if all(len(batch.samples) == 1 for batch in batches):
             raise LimitReachedError(
-                f"phase train: memory ran out though each sample is trained alone; the longest has {batches[0].tokens} "
-                f"tokens ({reason}). Set train.checkpointing = true, a smaller rollout.max_answer, or [lora]; "
+                "phase train: memory ran out though each sample is trained alone; the longest has "
+                f"{batches[0].tokens} tokens ({reason}). Set train.checkpointing = true, a smaller rollout.max_answer, or [lora]; "
                 "the last checkpoint is kept"
             )
         how = replace(how, cap=max(batch.tokens for batch in batches) // 2)

@@ -77,11 +77,11 @@ def test_running_out_of_memory_repeats_the_step_in_smaller_batches(model: nn.Mod
     calls: Iterator[int] = iter(range(100))
 
     def check() -> None:
-        if next(calls) in (1, 4):
+        if next(calls) in (1, 3):
             torch.empty(1 << 60)  # no machine has an exbibyte: a real failure, after some gradients were added
 
-    torch.testing.assert_close(gradients(model, 60, ADVANTAGES, check), expected, rtol=1e-9, atol=1e-12)
-    assert next(calls) > 6
+    torch.testing.assert_close(gradients(model, 40, ADVANTAGES, check), expected, rtol=1e-9, atol=1e-12)
+    assert next(calls) > 5
 
 
 def test_running_out_on_one_sample_names_it(model: nn.Module) -> None:
