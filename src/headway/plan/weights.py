@@ -1,7 +1,6 @@
 """Parameters and their gradients in bytes."""
 
-from headway.facts.shapes import ModelShape
-from headway.facts.workload import DTYPE_BYTES, Lora, Workload
+from headway.facts.workload import DTYPE_BYTES, Workload
 
 ADAPTER_BYTES = 4
 """Adapters are fp32 whatever the base is."""
@@ -12,20 +11,10 @@ def base_bytes(workload: Workload) -> int:
     return workload.model.parameters() * DTYPE_BYTES[workload.trainer.param_dtype]
 
 
-def adapter_parameters(shape: ModelShape, lora: Lora) -> int:
-    """Elements of all A [rank, in] and B [out, rank].
-
-    >>> from headway.facts.shapes import by_name
-    >>> adapter_parameters(by_name("tiny-llama"), Lora(8, "attention"))  # 2 x 8 x (128 + 96 + 96 + 128)
-    7168
-    """
-    return shape.layers * sum(lora.rank * (i + o) for i, o in shape.lora_linears(lora.targets))
-
-
 def trained_parameters(workload: Workload) -> int:
     """Elements that take a gradient."""
     lora = workload.trainer.lora
-    return workload.model.parameters() if lora is None else adapter_parameters(workload.model, lora)
+    return workload.model.parameters() if lora is None else workload.model.lora_parameters(lora.rank, lora.targets)
 
 
 def trained_size(workload: Workload) -> int:
@@ -43,7 +32,7 @@ def block_gradient_bytes(workload: Workload) -> int:
     shape, lora = workload.model, workload.trainer.lora
     if lora is None:
         return shape.block_parameters() * trained_size(workload)
-    return adapter_parameters(shape, lora) // shape.layers * ADAPTER_BYTES
+    return shape.lora_parameters(lora.rank, lora.targets) // shape.layers * ADAPTER_BYTES
 
 
 def head_gradient_bytes(workload: Workload) -> int:
