@@ -125,8 +125,8 @@ def accumulate(
         if all(len(batch.samples) == 1 for batch in batches):
             raise LimitReachedError(
                 "phase train: memory ran out though each sample is trained alone; the longest has "
-                f"{batches[0].tokens} tokens ({reason}). Set train.checkpointing = true, a smaller rollout.max_answer, or [lora]; "
-                "the last checkpoint is kept"
+                f"{batches[0].tokens} tokens ({reason}). Set train.checkpointing = true, a smaller "
+                "rollout.max_answer, or [lora]; the last checkpoint is kept"
             )
         how = replace(how, cap=max(batch.tokens for batch in batches) // 2)
 
