@@ -32,7 +32,7 @@ eval = {problems = 8, every = 5}
 memory = {threads = 1}
 output = {save_every = 2, tensorboard = false}
 """
-TIMES = ("time", "seconds", "memory", "rollout_tokens_per_s", "train_tokens_per_s")
+TIMES = ("time", "seconds", "memory", "rollout_tokens_per_s", "train_tokens_per_s", "trained_tokens")
 """Metrics that begin with these tell of the machine, not of the run."""
 
 

@@ -120,7 +120,7 @@ def test_bf16_with_every_term_of_the_objective(train: Train) -> None:
     assert code == 0
     last = rows(output / "metrics.jsonl")[-1]
     assert last["entropy"] > 0
-    assert torch.isfinite(torch.tensor([value for value in last.values()])).all()
+    assert torch.isfinite(torch.tensor(list(last.values()))).all()
 
 
 def test_rewards_of_ones_own_count_their_failures(train: Train, tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def one_step(job: Job) -> None:
         ):
             progress.ref_logprobs = score(reference, samples, kept, job.how, job.stop.check)
 
-    stats = LossStats.from_dict(progress.sums)
+    stats, trained = LossStats.from_dict(progress.sums), 0
     while progress.updates < spec.train.updates:
         update = make_update(
             samples, job.part(kept, progress.updates), advantages.flatten().tolist(),
@@ -97,13 +97,13 @@ def one_step(job: Job) -> None:
             else:
                 job.drop_gradients()
                 job.view.message(f"step {step}: the gradient's norm is {norm}; this optimizer step is left out")
-        stats = stats + added
+        stats, trained = stats + added, trained + sum(sample.tokens for sample in update.samples)
         progress.updates += 1
         progress.optimizer_steps += 1
         progress.sums = stats.to_dict()
         job.engine.update_weights(progress.optimizer_steps)
 
-    finish(job, samples, stats, clock, lr=lr, grad_norm=norm, dropped=dropped)
+    finish(job, samples, stats, clock, trained=trained, lr=lr, grad_norm=norm, dropped=dropped)
 
 
 def finish(
@@ -112,6 +112,7 @@ def finish(
     stats: LossStats,
     clock: StepClock,
     *,
+    trained: int,
     lr: float,
     grad_norm: float,
     dropped: int,
@@ -120,7 +121,7 @@ def finish(
     progress = job.progress
     progress.step += 1
     progress.seconds += clock.total()
-    record = step_record(progress.step, samples, stats, clock, job.memory_peaks())
+    record = step_record(progress.step, samples, stats, clock, trained, job.memory_peaks())
     job.write_step(record | {"lr": lr, "grad_norm": grad_norm, "dropped": dropped, "time": time.time()}, samples)
     progress.updates = 0
     progress.rollout, progress.old_logprobs, progress.ref_logprobs, progress.sums = (), None, None, {}

@@ -35,12 +35,19 @@ class StepClock:
 
 
 def step_record(
-    step: int, samples: Sequence[Sample], stats: LossStats, clock: StepClock, peaks: Mapping[Phase, int]
+    step: int,
+    samples: Sequence[Sample],
+    stats: LossStats,
+    clock: StepClock,
+    trained: int,
+    peaks: Mapping[Phase, int],
 ) -> dict[str, float]:
-    """The documented metrics of a step (docs/train.md lists them). Means are over samples unless they say tokens."""
+    """The documented metrics of a step (docs/train.md lists them). Means are over samples unless they say tokens.
+
+    `trained` counts the prompt and response tokens that went through the backward pass.
+    """
     rewards = [sample.reward for sample in samples]
     answers = [len(sample.response_ids) for sample in samples]
-    trained = sum(sample.tokens for sample in samples)
     per_token = 1.0 / max(1.0, stats.tokens)
     return {
         "step": float(step),
@@ -55,6 +62,7 @@ def step_record(
         "entropy": stats.entropy * per_token,
         "clip_fraction": stats.clipped * per_token,
         "sampler_logprob": fmean(fmean(s.sampler_logprobs) for s in samples if s.sampler_logprobs),
+        "trained_tokens": float(trained),
         "seconds": clock.total(),
         **{f"seconds_{part}": seconds for part, seconds in clock.seconds.items()},
         "rollout_tokens_per_s": sum(answers) / max(clock.seconds.get("rollout", 0.0), 1e-9),
