@@ -15,6 +15,7 @@ from headway.cli.planning import Planned, make_plan
 from headway.config.load import dump, load
 from headway.config.sections import RunSpec
 from headway.errors import DoesNotFitError
+from headway.facts.probe import bf16_arithmetic
 from headway.reports.live import LiveView, PlainView
 from headway.reports.terminal import comparison_table, final_summary, ledger_table, refusal
 
@@ -38,6 +39,8 @@ def train(
     _settle_libraries()
     planned = make_plan(spec, console.print)
     console.print(ledger_table(planned.ledger, planned.machine, planned.verdicts))
+    if spec.model.dtype == "bf16" and planned.workload.device == "cpu" and bf16_arithmetic() is False:
+        console.print('[yellow]This CPU has no bf16 arithmetic: model.dtype = "fp32" trains many times faster here.')
     if dry_run:
         console.print(dump(spec), markup=False, highlight=False)
         if as_json:

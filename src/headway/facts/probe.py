@@ -253,6 +253,15 @@ def usable_cores(root: Path = ROOT) -> int:
     return allowed if quota is None else max(1, min(allowed, math.floor(quota)))
 
 
+def bf16_arithmetic(root: Path = ROOT) -> bool | None:
+    """Whether the CPU multiplies bf16 itself (AVX512-BF16, AMX or Arm BF16); None where the kernel does not say."""
+    text = read_text(root / "proc/cpuinfo")
+    lines = [] if text is None else [line for line in text.splitlines() if line.startswith(("flags", "Features"))]
+    if not lines:
+        return None
+    return not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(lines[0].split())
+
+
 def nvml_devices(environment: Mapping[str, str] = os.environ) -> tuple[Device, ...]:
     """CUDA devices by their index in this process; () without NVML (extra `cuda`) or without a driver."""
     try:

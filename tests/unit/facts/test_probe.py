@@ -10,6 +10,7 @@ from headway.facts.probe import (
     CgroupMemory,
     Device,
     NodeMemory,
+    bf16_arithmetic,
     cgroup_memory,
     cgroup_usage_file,
     cpu_quota,
@@ -288,3 +289,20 @@ def test_this_machine_has_memory_and_a_limit_of_the_user() -> None:
 
 def test_hidden_devices_make_no_pool() -> None:
     assert nvml_devices({"CUDA_VISIBLE_DEVICES": ""}) == ()
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "expected"),
+    [
+        ("processor : 0\nflags\t\t: fpu avx2 avx512_bf16\n", True),
+        ("processor : 0\nflags\t\t: fpu avx2\n", False),
+        ("processor : 0\nFeatures\t: fp asimd bf16 i8mm\n", True),
+        ("processor : 0\n", None),
+        (None, None),
+    ],
+)
+def test_bf16_arithmetic_is_read_from_the_flags(tmp_path: Path, cpuinfo: str | None, expected: bool | None) -> None:
+    if cpuinfo is not None:
+        (tmp_path / "proc").mkdir()
+        (tmp_path / "proc/cpuinfo").write_text(cpuinfo)
+    assert bf16_arithmetic(tmp_path) is expected
