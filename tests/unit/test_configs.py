@@ -9,6 +9,10 @@ from types import ModuleType
 import pytest
 
 from headway.config.load import dump, load
+from headway.config.source import resolve
+from headway.config.workload import to_workload
+from headway.plan.plan import plan
+from headway.units import GIB
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 RUNS = sorted(CONFIGS.glob("*.toml"))
@@ -27,6 +31,12 @@ def test_every_runspec_loads_and_its_dump_too(path, tmp_path):
     written = tmp_path / "dumped.toml"
     written.write_text(dump(spec))
     assert load(written) == spec
+
+
+@pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
+def test_every_runspec_is_planned_and_small_enough_for_a_laptop(path):
+    ledger = plan(to_workload(spec := load(path), resolve(spec.model)))
+    assert 0.5 * GIB < ledger.peak("node[0].host").bytes < ledger.upper("node[0].host") < 8 * GIB
 
 
 def test_the_promised_runspecs_are_there():
