@@ -25,6 +25,8 @@ CUDA_CONTEXT = 700 * MIB
 """Device memory of a CUDA context and its modules. Not measured here; 0.3 to 0.7 GiB were reported."""
 WORKERS = {"task": 60 * MIB, "math": 70 * MIB, "function": 14 * MIB, "exact": 0, "regex": 0}
 """Resident size of the process that scores answers."""
+TOKEN_BYTES = 450
+"""A fast tokenizer's memory for each entry of its vocabulary. Fitted on SmolLM2's (22 MiB for 49,152)."""
 PROBLEM_BYTES = 2500
 """Python objects of one problem."""
 COMPUTING = (Phase.ROLLOUT, Phase.SCORE, Phase.TRAIN, Phase.EVAL)
@@ -54,6 +56,15 @@ def problems(workload: Workload) -> Item:
     """The problems with their prompts, held for the whole run."""
     size = workload.problems * (PROBLEM_BYTES + 36 * workload.rollout.max_prompt)
     return Item("problems", size, 2 * size, f"{workload.problems:,} problems", "Python objects")
+
+
+def tokenizer(workload: Workload) -> Item | None:
+    """The vocabulary and merges of a real model's tokenizer; random models have a byte-level one."""
+    if not workload.weights_file_bytes:
+        return None
+    vocab = workload.model.vocab
+    size = TOKEN_BYTES * vocab
+    return Item("tokenizer", size, 2 * size, f"{vocab:,} entries x {TOKEN_BYTES} B", "measured on one tokenizer")
 
 
 def reward(workload: Workload) -> Item | None:

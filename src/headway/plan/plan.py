@@ -206,6 +206,8 @@ def _placed(workload: Workload, phase: Phase, items: list[Item]) -> Iterator[Lin
         yield _line(DEVICE, "device_used", phase, "driver", context)
     yield _line(HOST, "host", phase, "trainer", host.process(workload, phase))
     yield _line(HOST, "host", phase, "trainer", host.problems(workload))
+    if (tokenizer := host.tokenizer(workload)) is not None:
+        yield _line(HOST, "host", phase, "trainer", tokenizer)
     if (reward := host.reward(workload)) is not None:
         yield _line(HOST, "host", phase, "reward", reward)
 
