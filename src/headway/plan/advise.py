@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 
 from headway.facts.machine import Machine
 from headway.facts.workload import Lora, Workload
-from headway.plan.ledger import Ledger, Peak
 from headway.plan.plan import plan
 from headway.plan.verdict import Verdict, verdict
 from headway.units import MIB, format_bytes
@@ -25,10 +24,10 @@ def advise(workload: Workload, machine: Machine) -> tuple[str, ...]:
     When no single change makes it fit, the last line is a combination of all that help, as far as is needed.
     """
     before = plan(workload)
-    worst = min(verdict(before, machine), key=lambda each: _room(each))
+    worst = min(verdict(before, machine), key=_room)
     found = []
     for change in changes(workload):
-        peak = _peak(plan(change.workload), worst.pool)
+        peak = plan(change.workload).peak(worst.pool)
         if peak.bytes < worst.peak.bytes:
             found.append((peak.bytes, change))
     found.sort(key=lambda pair: pair[0])
@@ -79,7 +78,7 @@ def _together(workload: Workload, worst: Verdict) -> Iterator[str]:
     done: list[str] = []
     size = worst.peak.bytes
     while size > worst.limit.bytes:
-        options = [(_peak(plan(change.workload), worst.pool).bytes, change) for change in changes(workload)]
+        options = [(plan(change.workload).peak(worst.pool).bytes, change) for change in changes(workload)]
         best = min(options, key=lambda pair: pair[0], default=None)
         if best is None or best[0] >= size:
             break
@@ -91,13 +90,9 @@ def _together(workload: Workload, worst: Verdict) -> Iterator[str]:
 
 
 def _line(text: str, workload: Workload, worst: Verdict) -> str:
-    peak = _peak(plan(workload), worst.pool)
+    peak = plan(workload).peak(worst.pool)
     fits = "" if worst.limit is None or peak.bytes > worst.limit.bytes else ", which fits"
     return f"set {text}: {format_bytes(worst.peak.bytes)} -> {format_bytes(peak.bytes)} (phase {peak.phase}){fits}"
-
-
-def _peak(ledger: Ledger, pool: str) -> Peak:
-    return ledger.peak(pool)
 
 
 def _room(each: Verdict) -> float:

@@ -108,9 +108,8 @@ def _load(workload: Workload) -> Iterator[Item]:
     shape = workload.model
     size = shape.embedding_parameters() * DTYPE_BYTES[workload.trainer.param_dtype]
     yield Item(
-        "tensor being read", size if workload.weights_file_bytes else 0, 2 * size,
-        f"{shape.vocab:,} x {shape.hidden:,}", "the largest, read beside its parameter",
-    )  # fmt: skip
+        "tensor being read", 0, size, f"{shape.vocab:,} x {shape.hidden:,}", "read into its parameter, one at a time"
+    )
 
 
 def _generate(workload: Workload, *, evaluation: bool) -> Iterator[Item]:

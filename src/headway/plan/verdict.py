@@ -47,11 +47,14 @@ def _of_pool(ledger: Ledger, name: str, machine: Machine) -> Verdict:
 
 
 def lowest_limit(machine: Machine, pool: str) -> Limit | None:
-    """The limit that a pool reaches first; None where the machine has no such pool or knows no limit of it."""
-    for known in machine.pools:
-        if known.name == pool and known.limits:
-            return known.lowest
-    return None
+    """The limit that a pool reaches first; None where the machine has no such pool or knows no limit of it.
+
+    Where CPU and GPU share one memory, its limits hold for the host's pool and for the device's, each on its own:
+    their sum is not looked at yet.
+    """
+    by_name = {known.name: known for known in machine.pools}
+    found = by_name.get(pool) or by_name.get("node[0].unified")
+    return found.lowest if found is not None and found.limits else None
 
 
 def fits_surely(workload: Workload, machine: Machine) -> bool:

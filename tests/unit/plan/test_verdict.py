@@ -45,6 +45,12 @@ def test_a_pool_without_known_limits_fits() -> None:
     assert (found.kind, found.limit, found.margin) == ("fits", None, 0)
 
 
+def test_limits_of_unified_memory_hold_for_the_host() -> None:
+    limit = Limit("MemAvailable", PEAK.bytes - 1, "the kernel kills", "a test")
+    unified = Machine("gb10", (Pool("node[0].unified", "unified", 1 << 37, (limit,)),), 20)
+    assert [each.kind for each in verdict(LEDGER, unified)] == ["does not fit"]
+
+
 def test_the_longest_sample_is_the_last_that_surely_fits_alone() -> None:
     workload = replace(example(max_prompt=1000, max_answer=1000), trainer=replace(example().trainer, cap=1))
     sizes = {}
