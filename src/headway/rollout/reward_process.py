@@ -9,6 +9,7 @@ import base64
 import ctypes
 import dataclasses
 import importlib
+import inspect
 import io
 import logging
 import math
@@ -31,6 +32,7 @@ Handler = Callable[[Message], Message]
 
 PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 NOTE_LENGTH = 200
+TRACE_LINES = 8
 GENERATION_ERRORS = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError)
 
 
@@ -85,7 +87,13 @@ def guarded(handler: Handler, request: Message) -> Message:
     try:
         return handler(request)
     except (Exception, SystemExit) as error:  # noqa: BLE001
-        return {"failure": "exception", "note": describe(error)}
+        return {"failure": "exception", "note": describe(error), "trace": last_lines(error)}
+
+
+def last_lines(error: BaseException) -> list[str]:
+    """The last lines of a traceback, for the log."""
+    lines = "".join(traceback.format_exception(error)).splitlines()
+    return [line[:NOTE_LENGTH] for line in lines[-TRACE_LINES:]]
 
 
 def describe(error: BaseException) -> str:
@@ -97,7 +105,7 @@ def describe(error: BaseException) -> str:
         for frame in traceback.extract_tb(error.__traceback__)
         if frame.filename not in ours and not frame.filename.startswith("<frozen")
     ]
-    place = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
+    place = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {first}"[:NOTE_LENGTH] + place
 
 
@@ -142,6 +150,7 @@ def limit_memory(limit: int | None) -> None:
 def open_function(setup: Message) -> Handler:
     """Import `module:function`; requests hold prompt, answer, label and response."""
     function = import_function(setup["function"], setup["folders"])
+    check_call(function, setup["function"])
 
     def score(request: Message) -> Message:
         return verdict(function(request["prompt"], request["answer"], request["label"], request["response"]))
@@ -163,6 +172,25 @@ def import_function(name: str, folders: Iterable[str]) -> Callable[..., Any]:
     return function  # type: ignore[no-any-return]
 
 
+def check_call(function: Callable[..., Any], name: str) -> None:
+    """InputError for a function that a plain call with four positional arguments cannot score with."""
+    called = (
+        f"headway calls {name.partition(':')[2]}(prompt, answer, label, response) and takes the number it returns"
+    )
+    # An object that is called has its code in its type's __call__.
+    code = function if inspect.isroutine(function) else type(function).__call__
+    if inspect.iscoroutinefunction(code) or inspect.isasyncgenfunction(code):
+        raise InputError(f'reward.function = "{name}": is an async function; {called}: write def without async')
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some built-in functions have none
+        return
+    try:
+        signature.bind("", "", "", "")
+    except TypeError as error:
+        raise InputError(f'reward.function = "{name}": takes {signature}; {called}: {error}') from None
+
+
 def import_module(name: str, setting: str, folders: Iterable[str]) -> ModuleType:
     try:
         return importlib.import_module(name)
@@ -180,7 +208,12 @@ def import_module(name: str, setting: str, folders: Iterable[str]) -> ModuleType
 
 def verdict(value: Any) -> Message:
     """A score from what foreign code returned, or why it is none."""
+    if inspect.iscoroutine(value):
+        value.close()
+        return {"failure": "result", "note": "returned a coroutine: not a number; an async function is not awaited"}
     shown = repr(value)[:60]
+    if isinstance(value, str):
+        return {"failure": "result", "note": f"returned the string {shown}: not a number"}
     if isinstance(value, str | bytes) or not hasattr(value, "__float__"):
         return {"failure": "result", "note": f"returned {shown}: not a number"}
     number = float(value)

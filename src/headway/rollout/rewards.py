@@ -15,7 +15,16 @@ from headway.rollout.data import Problem
 from headway.rollout.extract import compile_pattern, equal_answers, extract, matches_whole
 from headway.rollout.frames import Message
 from headway.rollout.tasks import task_setup
-from headway.rollout.worker import Worker, WorkerLostError
+from headway.rollout.worker import START_TIMEOUT_S, Worker, WorkerLostError
+
+FUNCTION_START_S = 30.0
+"""For the imports of the user's module; `reward.timeout_s` where that is longer."""
+
+LOGGED_FAILURES = 5
+"""Failures of each kind that the log tells of; all are counted."""
+
+EXCERPT = 80
+"""Characters from the end of a response in the log."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +55,12 @@ class Scorer(Protocol):
     """Scores answers.
 
     `failures` counts what kept answers from being scored: "exception", "timeout", "died" (the process), "result" (no
-    number from 0 to 1), "label" (not mathematics, with kind = "math").
+    number from 0 to 1), "label" (not mathematics, with kind = "math"). `first_failure` is the first of them on one
+    line, as "exception: ZeroDivisionError: division by zero (mine.py:2)".
     """
 
     failures: Counter[str]
+    first_failure: str | None
 
     def check(self, problems: Iterable[Problem]) -> None:
         """Raise InputError for what would fail every answer: call it once, before training."""
@@ -74,7 +85,8 @@ def make_scorer(
     """The scorer of a RunSpec. Starts nothing yet: `check` does.
 
     A `function` is looked for in `folders` (the RunSpec's own), then in the current directory, then among the
-    installed packages. What the reward process prints goes to the end of `log`, else to standard error.
+    installed packages. What the reward process prints goes to the end of `log`, else to standard error; the first
+    failures of each kind are written to `log` too.
 
     Raises InputError for settings that are missing or are no patterns.
     """
@@ -84,7 +96,7 @@ def make_scorer(
                 compile_pattern(pattern)
             except regex.error as error:
                 raise InputError(f"reward.{setting} = {pattern!r}: is not a regular expression: {error}") from None
-    return SectionScorer(section, _judge(section, data, folders, log))
+    return SectionScorer(section, _judge(section, data, folders, log), log)
 
 
 @dataclass(frozen=True)
@@ -98,11 +110,12 @@ class Extracted:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A judge's score of one answer; `failure` is a key of `Scorer.failures`."""
+    """A judge's score of one answer; `failure` is a key of `Scorer.failures`, `trace` the end of a traceback."""
 
     value: float
     note: str | None = None
     failure: str | None = None
+    trace: tuple[str, ...] = ()
 
 
 class Judge(Protocol):
@@ -117,10 +130,12 @@ class Judge(Protocol):
 class SectionScorer:
     """Extraction, then the judge, then the format's share: the scorer of every `reward.kind`."""
 
-    def __init__(self, section: RewardSection, judge: Judge) -> None:
+    def __init__(self, section: RewardSection, judge: Judge, log: Path | None = None) -> None:
         self._section = section
         self._judge = judge
+        self._log = log
         self.failures: Counter[str] = Counter()
+        self.first_failure: str | None = None
 
     def check(self, problems: Iterable[Problem]) -> None:
         self._judge.check(problems)
@@ -138,7 +153,7 @@ class SectionScorer:
         section = self._section
         found = self._verdict(item)
         if found.failure is not None:
-            self.failures[found.failure] += 1
+            self._failed(found.failure, found.note or "", item.text, found.trace)
         # A task's scorer may give an answer some credit for trying; only the full score is a right answer.
         correct = float(found.value >= 1) if section.kind == "task" else found.value
         reward = (1 - section.format_weight) * found.value + section.format_weight * self._format(item.text)
@@ -161,8 +176,27 @@ class SectionScorer:
         try:
             return float(matches_whole(text.strip(), pattern, self._section.timeout_s))
         except TimeoutError:
-            self.failures["timeout"] += 1
+            note = f"reward.format_pattern took longer than {self._section.timeout_s:g} s"
+            self._failed("timeout", note, text)
             return 0.0
+
+    def _failed(self, failure: str, note: str, response: str, trace: Sequence[str] = ()) -> None:
+        """Count a failure; the first ones of a kind are written to the log."""
+        self.failures[failure] += 1
+        if self.first_failure is None:
+            self.first_failure = f"{failure}: {note}"
+        if self._log is None or self.failures[failure] > LOGGED_FAILURES:
+            return
+        excerpt = f"{'...' if len(response) > EXCERPT else ''}{response[-EXCERPT:]}"
+        lines = [
+            f"headway: reward failure, {failure}: {note}",
+            f"  answer: {excerpt!r}",
+            *(f"  {line}" for line in trace),
+        ]
+        if self.failures[failure] == LOGGED_FAILURES:
+            lines.append(f"headway: further failures of the kind {failure} are only counted")
+        with self._log.open("a", encoding="utf-8", errors="backslashreplace") as log:
+            log.write("\n".join(lines) + "\n")
 
 
 class ExactJudge:
@@ -229,7 +263,7 @@ class ProcessJudge:
         except WorkerLostError as lost:
             return Verdict(0.0, lost.note, lost.failure)
         if "failure" in reply:
-            return Verdict(0.0, reply["note"], reply["failure"])
+            return Verdict(0.0, reply["note"], reply["failure"], tuple(reply.get("trace", ())))
         return Verdict(reply["value"])
 
     def pids(self) -> tuple[int, ...]:
@@ -244,6 +278,7 @@ class ProcessJudge:
 
 def _judge(section: RewardSection, data: DataSection, folders: Sequence[Path], log: Path | None) -> Judge:
     setup: Message
+    start_s = START_TIMEOUT_S
     request: Callable[[Extracted], Message]
     match section.kind:
         case "exact":
@@ -263,7 +298,8 @@ def _judge(section: RewardSection, data: DataSection, folders: Sequence[Path], l
             if section.function is None:
                 raise InputError('reward.kind = "function": needs reward.function = "module:function"')
             setup, request = _function_setup(section.function, section.memory, folders), _function_request
-    return ProcessJudge(Worker(setup, log), request, section.timeout_s)
+            start_s = max(FUNCTION_START_S, section.timeout_s)
+    return ProcessJudge(Worker(setup, log, start_s), request, section.timeout_s)
 
 
 def _function_setup(function: str, memory: int, folders: Sequence[Path]) -> Message:

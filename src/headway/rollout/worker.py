@@ -42,9 +42,13 @@ class Worker:
     Use it from one thread that lives as long: Linux ends the process with the thread that started it.
     """
 
-    def __init__(self, setup: Message, log: Path | None = None) -> None:
-        """`setup` is the first message; what the process prints goes to the end of `log`, else to stderr."""
+    def __init__(self, setup: Message, log: Path | None = None, start_timeout_s: float = START_TIMEOUT_S) -> None:
+        """`setup` is the first message; what the process prints goes to the end of `log`, else to stderr.
+
+        `start_timeout_s` bounds each start, its imports included.
+        """
         self._setup = setup
+        self._start_timeout_s = start_timeout_s
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
         self._finalizer: weakref.finalize[[subprocess.Popen[bytes]], Worker] | None = None
@@ -70,15 +74,21 @@ class Worker:
             return
         self._spawn()
         try:
-            reply = self._exchange(self._setup, START_TIMEOUT_S)
+            reply = self._exchange(self._setup, self._start_timeout_s)
         except WorkerLostError as lost:
-            raise InputError(
-                f'reward.kind = "{self._setup["kind"]}": its process {lost.note} while it imported what scores the '
-                "answers; mend what is imported, or set reward.memory higher"
-            ) from None
+            raise InputError(self._lost_at_start(lost)) from None
         if "problems" in reply:
             self.close()
             raise InputError(*reply["problems"])
+
+    def _lost_at_start(self, lost: WorkerLostError) -> str:
+        function = self._setup.get("function")
+        setting = f'reward.kind = "{self._setup["kind"]}"' if function is None else f'reward.function = "{function}"'
+        problem = f"{setting}: its process {lost.note} while it imported what scores the answers"
+        if lost.failure == "died":
+            return f"{problem}; mend what is imported, or set reward.memory higher"
+        more = "" if function is None else ", or set reward.timeout_s above that where it needs the time"
+        return f"{problem}; mend what is imported{more}"
 
     def ask(self, request: Message, timeout_s: float | None) -> Message:
         """The reply to a request. WorkerLostError when it takes longer, or when the process dies over it."""

@@ -19,6 +19,7 @@ class StepClock:
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
+        self._start = time.monotonic()
 
     @contextmanager
     def time(self, part: str) -> Iterator[None]:
@@ -30,8 +31,8 @@ class StepClock:
             self.seconds[part] = self.seconds.get(part, 0.0) + time.monotonic() - start
 
     def total(self) -> float:
-        """Seconds in all parts."""
-        return sum(self.seconds.values())
+        """Seconds since the step began: all parts, and what is between them."""
+        return time.monotonic() - self._start
 
 
 def step_record(
@@ -41,10 +42,12 @@ def step_record(
     clock: StepClock,
     trained: int,
     peaks: Mapping[Phase, int],
+    failures: int = 0,
 ) -> dict[str, float]:
     """The documented metrics of a step (docs/train.md lists them). Means are over samples unless they say tokens.
 
-    `trained` counts the prompt and response tokens that went through the backward pass.
+    `trained` counts the prompt and response tokens that went through the backward pass; `failures` the answers that
+    could not be scored since the run was started or resumed, those of evaluations included.
     """
     rewards = [sample.reward for sample in samples]
     answers = [len(sample.response_ids) for sample in samples]
@@ -54,6 +57,7 @@ def step_record(
         "reward": fmean(rewards),
         "reward_std": pstdev(rewards),
         "correct": fmean(sample.correct for sample in samples),
+        "reward_failures": float(failures),
         "answer_tokens": fmean(answers),
         "answer_tokens_max": float(max(answers)),
         "answer_truncated": fmean(sample.finish == "length" for sample in samples),

@@ -186,7 +186,24 @@ FUNCTIONS = """
             return len(bytearray(int(value))) > 0
         if action == "crash":
             ctypes.string_at(0)
+        if action == "coroutine":
+            return wait()
         return None
+
+    async def wait():
+        return 1.0
+
+    async def awaited(prompt, answer, label, response):
+        return 1.0
+
+    def two(answer, label):
+        return 1.0
+
+    class Judge:
+        async def __call__(self, prompt, answer, label, response):
+            return 1.0
+
+    awaited_object = Judge()
 
     def arguments(prompt, answer, label, response):
         return float((prompt, answer, label, response) == ("3 + 4?", "7", "seven", "so \\ud83d\\n7"))
@@ -228,12 +245,13 @@ def test_a_function_gives_any_number_from_0_to_1(functions: Callable[..., Scorer
 @pytest.mark.parametrize(
     ("answer", "failure", "note"),
     [
-        ("raise", "exception", r"ValueError: bad answer \(own_rewards.py, line 13\)"),
+        ("raise", "exception", r"ValueError: bad answer \(own_rewards.py:13\)"),
         ("eval sys.exit(3)", "exception", r"SystemExit: 3 .*"),
         ("eval float('nan')", "result", "returned NaN"),
         ("eval 1.5", "result", r"returned 1\.5: outside 0\.\.1"),
         ("eval float('-inf')", "result", r"returned -inf: outside 0\.\.1"),
-        ("eval '1'", "result", "returned '1': not a number"),
+        ("eval '1'", "result", "returned the string '1': not a number"),
+        ("coroutine", "result", "returned a coroutine: not a number; an async function is not awaited"),
         ("eval [1]", "result", r"returned \[1\]: not a number"),
         ("none", "result", "returned None: not a number"),
     ],
@@ -249,6 +267,20 @@ def test_what_is_no_score_counts_as_a_failure(
     assert failed.note is not None
     assert re.fullmatch(note, failed.note), failed.note
     assert scorer.pids() == before
+
+
+def test_first_failures_of_each_kind_are_told(functions: Callable[..., Scorer], tmp_path: Path) -> None:
+    scorer = functions()
+    scores(scorer, ["same 7", *(f"raise {count}" for count in range(7)), "none", "x" * 100])
+    assert scorer.failures == {"exception": 7, "result": 2}
+    assert scorer.first_failure == "exception: ValueError: bad answer (own_rewards.py:13)"
+    log = (tmp_path / "log").read_text()
+    assert log.count("reward failure, exception: ValueError: bad answer") == 5
+    assert "answer: 'raise 4'\n" in log
+    assert "raise 5" not in log
+    assert 'raise ValueError("bad answer\\nsecond line")' in log  # the traceback's line of code
+    assert f"answer: '...{'x' * 80}'\n" in log
+    assert log.count("of the kind exception are only counted") == 1
 
 
 @pytest.mark.parametrize(
@@ -368,8 +400,11 @@ def test_the_process_ends_with_a_killed_parent(functions: Callable[..., Scorer],
     [
         ("own_rewardz:score", r"there is no module own_rewardz in .*put its file beside the RunSpec"),
         ("own_rewards:scor", r"own_rewards has no scor; near it: score"),
+        ("own_rewards:awaited", r"is an async function; headway calls awaited\(prompt, answer, label, response\)"),
+        ("own_rewards:awaited_object", r"is an async function"),
+        ("own_rewards:two", r"takes \(answer, label\); headway calls two\(prompt, answer, label, response\)"),
         ("own_rewards:constant", r"constant is int, not a function"),
-        ("broken:score", r"importing broken fails with ModuleNotFoundError: .*no_such_thing.*\(broken.py, line 1\)"),
+        ("broken:score", r"importing broken fails with ModuleNotFoundError: .*no_such_thing.*\(broken.py:1\)"),
         ("torn:score", r"importing torn fails with SyntaxError"),
         ("leaves:score", r"importing leaves fails with SystemExit: 1"),
         ("dies:score", r"died \(exit code 9\) while it imported"),
@@ -388,6 +423,18 @@ def test_a_function_that_cannot_be_imported_is_found_by_the_check(
     section = RewardSection(kind="function", function=function, memory="64MiB")
     scorer = make_scorer(section, FILE, [tmp_path], tmp_path / "log")
     with pytest.raises(InputError, match=message):
+        scorer.check([])
+    assert scorer.pids() == ()
+
+
+def test_a_module_that_never_ends_its_import_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "endless.py").write_text("while True: pass\n")
+    monkeypatch.setattr("headway.rollout.rewards.FUNCTION_START_S", 0.5)
+    section = RewardSection(kind="function", function="endless:score", timeout_s=1.5)
+    scorer = make_scorer(section, FILE, [tmp_path], tmp_path / "log")
+    with pytest.raises(
+        InputError, match=r'reward\.function = "endless:score": .* longer than 1\.5 s while it imported'
+    ):
         scorer.check([])
     assert scorer.pids() == ()
 
