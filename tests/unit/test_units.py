@@ -31,6 +31,17 @@ def test_what_is_no_size(text):
         parse_bytes(text)
 
 
+@pytest.mark.parametrize("text", ["9" * 370, "9" * 5000 + "GiB", "4194305 TiB", 2**62 + 1])
+def test_a_size_that_no_machine_has(text):
+    with pytest.raises(ValueError, match="is too large for a size"):
+        parse_bytes(text)
+
+
+def test_large_sizes_are_exact():
+    assert parse_bytes("4194304 TiB") == 2**62
+    assert parse_bytes(2**53 + 1) == 2**53 + 1
+
+
 @given(st.integers(0, 2**53))
 def test_a_whole_number_of_bytes_is_exact(count):
     assert parse_bytes(count) == parse_bytes(f"{count}B") == count

