@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headway.plan.ledger import Phase
-from headway.reports.terminal import Bar, Unit, duration
+from headway.reports.terminal import NARROW, Bar, Unit, duration
 from headway.units import format_bytes
 
 HISTORY = 40
@@ -88,11 +88,12 @@ class Progress:
 
 
 def render(progress: Progress, width: int) -> Table:
-    """The live view at one moment: six rows in `width` cells, made for 80 and for 120."""
+    """The live view at one moment: six rows in `width` cells, made for 80 and for 120; longer ones fold."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_header=False, expand=True)
     table.add_column(style="dim", no_wrap=True, min_width=7)
-    table.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
-    bar_width, metrics = (24 if width < 100 else HISTORY), progress.metrics
+    table.add_column(ratio=1, overflow="fold")
+    bar_width = 8 if width < NARROW else 24 if width < 100 else HISTORY
+    metrics = progress.metrics
     table.add_row("step", _step_row(progress, bar_width))
     if metrics:
         table.add_row("reward", _reward_row(progress, bar_width))
@@ -105,6 +106,7 @@ def render(progress: Progress, width: int) -> Table:
 
 def _step_row(progress: Progress, width: int) -> Text:
     bar = Bar(progress.done, progress.done, None, max(1, progress.total_steps), "cyan").text(width)
+    bar.no_wrap = None  # what follows it may fold
     left = progress.seconds_left()
     ahead = f", {duration(left)} left" if left else ""
     after = progress.phase in (Phase.EVAL, Phase.SAVE)
@@ -131,6 +133,7 @@ def _memory_row(progress: Progress, width: int) -> Text:
     of = "" if limit is None else f" of {unit.text(limit)}"
     rest = f"{of} {unit.name}, peak {unit.text(progress.peak)}, predicted {unit.text(progress.predicted)}"
     bar = Bar(used or 0, progress.peak, progress.predicted, scale, style, "bold").text(width)
+    bar.no_wrap = None  # what follows it may fold
     return bar.append(" ").append(now, "bold").append(rest)
 
 
@@ -139,6 +142,8 @@ def _answers(metrics: Mapping[str, float]) -> list[str]:
     parts = [f"{metrics['answer_tokens']:.1f} tokens"] if "answer_tokens" in metrics else []
     parts += [f"{metrics['answer_truncated']:.0%} cut off"] if metrics.get("answer_truncated") else []
     parts += [f"{metrics['dropped']:.0f} dropped as too long"] if metrics.get("dropped") else []
+    if failed := int(metrics.get("reward_failures", 0)):
+        parts.append(f"{failed:,} reward{'' if failed == 1 else 's'} failed")
     return parts
 
 
@@ -172,8 +177,8 @@ def step_line(progress: Progress) -> str:
 
 
 def evaluation_line(step: int, result: Mapping[str, float]) -> str:
-    """The plain line of an evaluation."""
-    parts = [f"evaluation after {step} steps: reward {result['reward']:.3f}"]
+    """The plain line of an evaluation; its reward is the answer's own score, so it is called correct."""
+    parts = [f"evaluation after {step} steps: correct {result['reward']:.3f}"]
     parts += [f"{name} {value:.3f}" for name, value in result.items() if name.startswith("pass@")]
     parts += [f"{result['problems']:.0f} problems"] if "problems" in result else []
     return ", ".join(parts + _answers(result))

@@ -2,15 +2,15 @@
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from rich.box import SIMPLE
-from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from headway.facts.machine import Machine, Pool
+from headway.facts.machine import Limit, Machine, Pool
 from headway.guard.recorder import PhasePeak
 from headway.plan.ledger import Ledger, Line, Phase, Quantity
 from headway.plan.verdict import Verdict
@@ -19,7 +19,19 @@ from headway.units import GIB, MIB, format_bytes
 ITEMS = 8
 """Items of a pool with a row of their own; the smaller ones share a row."""
 
+NARROW = 70
+"""Columns under which tables become lines, so that no number is cut."""
+
+NAME_WIDTH = 16
+"""Cells that an item's name keeps, at least; longer names are cut."""
+
 VERDICT_STYLES = {"fits": "bold green", "tight": "bold yellow", "does not fit": "bold red"}
+
+REFUSED = "headway does not start the run"
+"""The consequence of the RunSpec's own limit, which goes without saying in a refusal."""
+
+FITS = ", which fits"
+"""How a line of advice ends that makes the run fit."""
 
 FILES = {
     "final": "the trained model or adapter",
@@ -69,6 +81,18 @@ class Bar:
 
 
 @dataclass(frozen=True)
+class Layouts:
+    """One content for two widths: `wide` where it gets `least` cells, otherwise `narrow`."""
+
+    wide: RenderableType
+    narrow: RenderableType
+    least: int = NARROW
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self.wide if options.max_width >= self.least else self.narrow
+
+
+@dataclass(frozen=True)
 class Unit:
     """One unit for all numbers of a table.
 
@@ -82,35 +106,91 @@ class Unit:
 
     @classmethod
     def for_size(cls, largest: int) -> "Unit":
-        """Whole MiB up to 16 GiB, and GiB with two digits above."""
-        return cls("GiB", GIB, 2) if largest >= 16 * GIB else cls("MiB", MIB, 0)
+        """Whole MiB up to 16 GiB, and two digits of GiB up to 16 TiB, of TiB up to 16 PiB and so on above."""
+        if largest < 16 * GIB:
+            return cls("MiB", MIB, 0)
+        size, names = GIB, iter(("GiB", "TiB", "PiB", "EiB", "ZiB"))
+        name = next(names)
+        for larger in names:
+            if largest < 16 * 1024 * size:
+                break
+            name, size = larger, size * 1024
+        return cls(name, size, 2)
 
     def text(self, count: int) -> str:
         """A size without the unit's name; a dot for nothing."""
         if count == 0:
             return "·"
         text = f"{count / self.size:,.{self.digits}f}"
-        return "<1" if text == "0" else text
+        return {"0": "<1", "0.00": "<0.01"}.get(text, text)
 
 
 def ledger_table(ledger: Ledger, machine: Machine, verdicts: Sequence[Verdict] = ()) -> Group:
     """The plan, pool by pool: the largest items by phase, a bar a phase against the lowest limit, the verdict."""
     known = {pool.name: pool for pool in machine.pools}
     by_pool = {verdict.pool: verdict for verdict in verdicts}
-    parts: list[Any] = []
+    parts: list[RenderableType] = []
     for name in ledger.pools():
         pool = known.get(name)
-        parts += [_pool_title(name, pool), _item_table(ledger, name), Text(), _phase_bars(ledger, name, pool)]
-        parts += [Text(), _limit_table(pool)] if pool is not None and pool.limits else []
+        wide: list[RenderableType] = [_item_table(ledger, name), Text(), _phase_bars(ledger, name, pool)]
+        wide += [Text(), _limit_table(pool)] if pool is not None and pool.limits else []
+        narrow = Group(*_pool_lines(ledger, name, pool))
+        parts += [_pool_title(name, pool), Layouts(Group(*wide), narrow, _item_table_width(ledger, name))]
         parts += [verdict_line(by_pool[name])] if name in by_pool else []
         parts.append(Text())
     return Group(*parts)
 
 
 def _pool_title(name: str, pool: Pool | None) -> Text:
-    title = Text(f"Plan for {name}", style="bold")
-    about = "not on this machine" if pool is None else f"{pool.kind} memory, {format_bytes(pool.total_bytes)} in all"
-    return title.append(f"   {about}\n", style="not bold dim")
+    if pool is None:
+        return Text(f"Plan for {name}, which is not on this machine\n", style="bold")
+    memory = "memory" if pool.kind == "host" else f"{pool.kind} memory"
+    title = Text(f"Plan for this machine's {memory} ({name})", style="bold")
+    return title.append(f", {format_bytes(pool.total_bytes)} in all\n", style="not bold dim")
+
+
+def _item_table_width(ledger: Ledger, pool: str) -> int:
+    """Cells that the item table needs for its numbers and a readable part of the names."""
+    unit, numbers = Unit.for_size(ledger.upper(pool)), 0
+    for phase in ledger.phases(pool):
+        numbers += 2 + max(len(phase), len(unit.text(ledger.peak_of(pool, phase).upper)))
+    return max(NARROW, NAME_WIDTH + numbers)
+
+
+def _pool_lines(ledger: Ledger, pool: str, known: Pool | None) -> list[Text]:
+    """The plan of a pool for a narrow terminal: a line a phase, the three largest items, the limits."""
+    unit, worst = Unit.for_size(ledger.upper(pool)), ledger.peak(pool).phase
+    lowest = known.lowest if known is not None and known.limits else None
+    rows = [(unit.name, "expected", "upper", "" if lowest is None else "share")]
+    for phase in ledger.phases(pool):
+        peak = ledger.peak_of(pool, phase)
+        share = "" if lowest is None else _share(peak.bytes, lowest.bytes)
+        rows.append((str(phase), unit.text(peak.bytes), unit.text(peak.upper), share))
+    lines = _columns(rows, bold=str(worst))
+    lines.append(Text(f"\nlargest items ({unit.name})"))
+    for item, sizes in _items(line for line in ledger.lines if line.pool == pool)[:3]:
+        phase = max(sizes, key=lambda each: sizes[each])
+        lines.append(Text(f"{unit.text(sizes[phase])}  {item} ({phase})"))
+    limits = () if known is None else sorted(known.limits, key=lambda limit: limit.bytes)
+    lines += [Text("\nlimits, the lowest first")] if limits else []
+    lines += [Text(f"{format_bytes(limit.bytes)}  {limit.name} ({limit.consequence})") for limit in limits]
+    return [*lines, Text()]
+
+
+def _columns(rows: Sequence[Sequence[str]], bold: str) -> list[Text]:
+    """Aligned lines of text, names left and numbers right; unlike a table they fold where the width ends."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for name, *numbers in rows:
+        cells = [name.ljust(widths[0]), *(text.rjust(size) for text, size in zip(numbers, widths[1:], strict=True))]
+        lines.append(Text(" ".join(cells).rstrip(), style="bold" if name == bold else ""))
+    return lines
+
+
+def _share(size: int, limit: int) -> str:
+    """A size as a share of a limit."""
+    share = size / max(1, limit)
+    return f"{share:.0%}" if share < 100 else ">9999%"
 
 
 def _item_table(ledger: Ledger, pool: str) -> Table:
@@ -118,7 +198,8 @@ def _item_table(ledger: Ledger, pool: str) -> Table:
     phases, worst = ledger.phases(pool), ledger.peak(pool).phase
     unit = Unit.for_size(ledger.upper(pool))
     table = Table(box=SIMPLE, show_edge=False, pad_edge=False, show_footer=True, padding=(0, 0, 0, 1))
-    table.add_column(unit.name, footer="expected\nupper bound", overflow="ellipsis", no_wrap=True)
+    # Of the columns only this one may wrap, so it alone gives way; its cells are cut instead.
+    table.add_column(unit.name, footer="expected\nupper bound")
     for phase in phases:
         peak = ledger.peak_of(pool, phase)
         footer = f"{unit.text(peak.bytes)}\n{unit.text(peak.upper)}"
@@ -126,7 +207,8 @@ def _item_table(ledger: Ledger, pool: str) -> Table:
         table.add_column(phase, footer=footer, justify="right", no_wrap=True, style=mark, header_style=mark or "none")
     rows = _items(line for line in ledger.lines if line.pool == pool)
     for item, sizes in rows[:ITEMS]:
-        table.add_row(item, *(unit.text(sizes.get(phase, 0)) for phase in phases))
+        name = Text(item, no_wrap=True, overflow="ellipsis")
+        table.add_row(name, *(unit.text(sizes.get(phase, 0)) for phase in phases))
     if rest := rows[ITEMS:]:
         sums = (sum(sizes.get(phase, 0) for _, sizes in rest) for phase in phases)
         table.add_row(f"{len(rest)} smaller", *(unit.text(size) for size in sums))
@@ -156,7 +238,7 @@ def _phase_bars(ledger: Ledger, pool: str, known: Pool | None) -> Table:
     table.add_column("" if lowest is None else lowest.name, no_wrap=True)
     for phase in ledger.phases(pool):
         peak, worst = ledger.peak_of(pool, phase), phase == ledger.peak(pool).phase
-        share = "" if limit is None else f"{peak.bytes / limit:.0%} to {peak.upper / limit:.0%}"
+        share = "" if limit is None else f"{_share(peak.bytes, limit)} to {_share(peak.upper, limit)}"
         bar = Bar(peak.bytes, peak.upper, limit, scale, _pressure_style(peak.bytes, peak.upper, limit))
         note = f"◀ worst, {_since(peak.step)}" if worst else ""
         table.add_row(phase, bar, share, note, style="bold" if worst else "")
@@ -177,6 +259,8 @@ def _pressure_style(size: int, upper: int, limit: int | None) -> str:
 def _limit_table(pool: Pool) -> Table:
     """The limits of a pool, the lowest first and bold."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    for wraps in (False, False, False, True):
+        table.add_column(no_wrap=not wraps, overflow="fold")
     for limit in sorted(pool.limits, key=lambda limit: limit.bytes):
         style = "bold" if limit == pool.lowest else "dim"
         first = "limit" if limit == pool.lowest else ""
@@ -197,7 +281,7 @@ def verdict_line(verdict: Verdict) -> Text:
 
 def refusal(ledger: Ledger, verdicts: Sequence[Verdict], advice: Sequence[str]) -> str:
     """Why a run does not start: the pool, the limit and what happens there, the worst phase with its three
-    largest lines, and what to set instead."""
+    largest lines, and what to set instead, where something makes it fit."""
     lines = []
     for verdict in verdicts:
         if verdict.kind != "does not fit" or verdict.limit is None:
@@ -206,12 +290,20 @@ def refusal(ledger: Ledger, verdicts: Sequence[Verdict], advice: Sequence[str]) 
         largest = sorted(ledger.select(verdict.pool, peak.phase), key=lambda line: -line.bytes)[:3]
         lines += [
             f"the plan does not fit in {verdict.pool}: {format_bytes(peak.bytes)} expected, "
-            f"{format_bytes(limit.bytes)} allowed by {limit.name} ({limit.consequence})",
+            f"{format_bytes(limit.bytes)} allowed by {limit.name}{_consequence(limit)}",
             f"worst phase: {peak.phase}, {_since(peak.step)}; its largest lines:",
             *(f"  {format_bytes(line.bytes):>11}  {line.item}  = {line.formula}" for line in largest),
         ]
     lines += ["set instead:", *(f"  {change}" for change in advice)] if advice else []
+    if not any(change.endswith(FITS) for change in advice):
+        none = "none of these makes it fit" if advice else "no setting makes it fit"
+        lines.append(f"{none}; take a smaller model")
     return "\n".join([*lines, "or start it all the same with --force"])
+
+
+def _consequence(limit: Limit) -> str:
+    """What happens at a limit, unless it is the refusal itself."""
+    return "" if limit.consequence == REFUSED else f" ({limit.consequence})"
 
 
 @dataclass(frozen=True)
@@ -255,13 +347,20 @@ def _comparison(ledger: Ledger, pool: str, measured: Mapping[Phase, int | None],
     ]
     whole = _Row("whole run", ledger.peak(pool).bytes, ledger.upper(pool), overall)
     unit = Unit.for_size(max(whole.upper, overall or 0))
+    title = Text(f"Predicted against measured, {pool}\n", style="bold")
+    header = (unit.name, "predicted", "measured", "error", "upper bound", "")
+    lines = [(Text(row.name), *_cells(row, unit)) for row in (*rows, whole)]
     table = Table(box=SIMPLE, show_edge=False, pad_edge=False, show_footer=True, padding=(0, 2, 0, 0))
-    table.add_column(unit.name, footer=whole.name, no_wrap=True)
-    for name, footer in zip(("predicted", "measured", "error", "upper bound", ""), _cells(whole, unit), strict=True):
-        table.add_column(name, footer=footer, justify="right" if name else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(row.name, *_cells(row, unit))
-    return Group(Text(f"Predicted against measured, {pool}\n", style="bold"), table)
+    for index, (name, footer) in enumerate(zip(header, lines[-1], strict=True)):
+        justify: Literal["left", "right"] = "right" if name and index else "left"
+        table.add_column(name, footer=footer, justify=justify, no_wrap=True)
+    for line in lines[:-1]:
+        table.add_row(*line)
+    widths = [max(len(name), *(len(line[index]) for line in lines)) for index, name in enumerate(header)]
+    texts = [[cell.plain for cell in line] for line in lines]
+    columns = _columns([header[:4], *(line[:4] for line in texts)], bold=whole.name)
+    above = [Text(f"{line[0]}: over the upper bound, {line[4]}") for line in texts if line[5].startswith("over")]
+    return Group(title, Layouts(table, Group(*columns, *above), max(NARROW, sum(widths) + 3 * (len(widths) - 1))))
 
 
 def _cells(row: _Row, unit: Unit) -> tuple[Text, ...]:
@@ -273,10 +372,16 @@ def _cells(row: _Row, unit: Unit) -> tuple[Text, ...]:
     return (
         predicted,
         Text(unit.text(row.measured), style="bold"),
-        Text(f"{(row.predicted - row.measured) / row.measured:+.1%}"),
+        Text(_error(row.predicted, row.measured)),
         upper,
         Text("over the upper bound", style="bold red") if over else Text("within", style="green"),
     )
+
+
+def _error(predicted: int, measured: int) -> str:
+    """The prediction's error as a share of what was measured."""
+    error = (predicted - measured) / max(1, measured)
+    return f"{error:+.1%}" if error < 100 else ">9999%"
 
 
 def final_summary(summary: Mapping[str, Any]) -> Group:
@@ -286,12 +391,18 @@ def final_summary(summary: Mapping[str, Any]) -> Group:
     predicted, measured = summary["peak_predicted_bytes"], summary["peak_measured_bytes"]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(style="bold", no_wrap=True)
-    table.add_column()
+    table.add_column(overflow="fold")
     table.add_row("run", f"{summary['steps']} steps in {duration(summary['seconds'])}, {ended}")
     table.add_row("held out", _before_after(summary["eval_before"], summary["eval_after"]))
     table.add_row("memory", f"peak {format_bytes(measured)} measured, {format_bytes(predicted)} predicted")
+    if failures := summary.get("reward_failures"):
+        table.add_row("reward failures", _failures(failures, summary.get("first_reward_failure")))
+    if dropped := summary.get("dropped_long_prompts"):
+        table.add_row("dropped prompts", f"{dropped:,} longer than data.max_prompt")
     table.add_row("output", f"{summary['output']}/")
     files = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    files.add_column(no_wrap=True)
+    files.add_column(overflow="fold")
     for name, about in FILES.items():
         if finished or name != "final":
             files.add_row(name, Text(about, style="dim"))
@@ -299,14 +410,25 @@ def final_summary(summary: Mapping[str, Any]) -> Group:
     return Group(Text(), table)
 
 
+def _failures(counts: Mapping[str, int], first: str | None) -> Text:
+    """What kept answers from being scored, the most frequent first, and the first of it."""
+    kinds = ", ".join(f"{kind} {count:,}" for kind, count in sorted(counts.items(), key=lambda pair: -pair[1]))
+    about = "see reward.log" if first is None else f"first: {first}; see reward.log"
+    return Text(f"{kinds} ({about})", style="yellow")
+
+
 def _before_after(before: Mapping[str, float] | None, after: Mapping[str, float] | None) -> Text:
-    """Each score of the evaluations, side by side where there are two."""
+    """Each score of the evaluations, side by side where there are two.
+
+    An evaluation's reward is the answer's own score, without any credit for format, so it is called correct here.
+    """
     if before is None and after is None:
         return Text("no evaluation", style="dim")
     text = Text()
     for score in (name for name in (after or before or {}) if name == "reward" or name.startswith("pass@")):
         parts = [f"{each[score]:.3f} {when}" for when, each in (("before", before), ("after", after)) if each]
-        text.append(f"{'; ' if text else ''}{score} {', '.join(parts)}")
+        name = "correct" if score == "reward" else score
+        text.append(f"{'; ' if text else ''}{name} {', '.join(parts)}")
         if before is not None and after is not None:
             gain = after[score] - before[score]
             text.append(f", {gain:+.3f}", style="bold green" if gain > 0 else "bold red" if gain < 0 else "bold")

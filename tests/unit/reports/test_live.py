@@ -61,6 +61,26 @@ def test_every_row_fits_and_says_its_part(width: int) -> None:
     assert "2,048 of 4,096 MiB, peak 2,560, predicted 3,072" in row(lines, "memory")
 
 
+@pytest.mark.parametrize("width", [40, 60])
+def test_narrow_rows_fold_and_lose_nothing(width: int) -> None:
+    progress = progress_after(60)
+    progress.take_memory(2 * GIB)
+    lines = shown(progress, width)
+    text = " ".join(" ".join(lines).split())
+    assert "…" not in text
+    assert all(len(line) <= width for line in lines)
+    assert "train 1,203 tok/s" in text
+    assert "predicted 3,072" in text
+
+
+def test_failed_rewards_are_told_in_both_views() -> None:
+    progress = progress_after(3)
+    assert "failed" not in step_line(progress)
+    progress.take_step(METRICS | {"reward_failures": 1234.0}, 40.0)
+    assert "1,234 rewards failed" in step_line(progress)
+    assert row(shown(progress, 80), "answers").endswith("1,234 rewards failed")
+
+
 def test_memory_bar_is_drawn_to_scale() -> None:
     """24 cells for 4 GiB: 2 GiB now fill 12, the peak of 2.5 GiB 15, and 3 GiB predicted are marked at 18."""
     progress = progress_after(1)
@@ -104,7 +124,7 @@ def test_plain_view_writes_a_line_a_step_and_one_an_evaluation() -> None:
         "resuming from step-1",
         "step 2/2  reward 0.512  correct 0.470  23.1 tokens  2% cut off  rollout 412/s  train 1,203/s  "
         "kl 0.0012  clip 2.1%  12.3 s  2.50 GiB",
-        "evaluation after 2 steps: reward 0.250, pass@4 0.500, 200 problems, 9.0 tokens",
+        "evaluation after 2 steps: correct 0.250, pass@4 0.500, 200 problems, 9.0 tokens",
     ]
 
 
@@ -128,7 +148,7 @@ def test_live_view_redraws_below_what_scrolls_by() -> None:
         view.evaluation(3, {"reward": 0.75})
     text = Text.from_ansi(stream.getvalue()).plain
     assert "a note in [brackets]" in text
-    assert "evaluation after 3 steps: reward 0.750" in text
+    assert "evaluation after 3 steps: correct 0.750" in text
     last = text.rindex("3/3 done")
     assert text.index("a note") < text.index("evaluation after") < last
     assert "held out 0.750 at 3" in text[last:]

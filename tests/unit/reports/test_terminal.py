@@ -1,6 +1,8 @@
 """The plan, the comparison and the end of a run as a terminal shows them."""
 
 import io
+import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -79,7 +81,7 @@ def test_bar(bar: Bar, text: str) -> None:
 
 def test_unit_of_small_and_large_tables() -> None:
     assert [Unit.for_size(GIB).text(size) for size in (0, 1, 1536 * MIB)] == ["·", "<1", "1,536"]
-    assert [Unit.for_size(80 * GIB).text(size) for size in (0, 1536 * MIB)] == ["·", "1.50"]
+    assert [Unit.for_size(80 * GIB).text(size) for size in (0, MIB, 1536 * MIB)] == ["·", "<0.01", "1.50"]
 
 
 def test_ledger_table_has_items_by_phase_and_their_sums() -> None:
@@ -119,7 +121,72 @@ def test_an_item_of_two_roles_names_them() -> None:
 
 def test_a_pool_that_the_machine_lacks_is_said() -> None:
     lines = shown(ledger_table(LEDGER, Machine("a", (), 2)))
-    assert lines[0] == "Plan for node[0].host   not on this machine"
+    assert lines[0] == "Plan for node[0].host, which is not on this machine"
+
+
+def test_the_title_names_the_memory_in_80_columns() -> None:
+    lines = shown(ledger_table(LEDGER, machine(4 * GIB)))
+    assert lines[0] == "Plan for this machine's memory (node[0].host), 24.00 GiB in all"
+    device = Ledger(
+        (Line(DEVICE, Phase.TRAIN, "trainer", 0, "weights", MIB, MIB, "allocated", "", ""),), {Phase.TRAIN: 1}
+    )
+    here = Machine("a", (Pool(DEVICE, "device", 139 * GIB, ()),), 2)
+    title = "Plan for this machine's device memory (node[0].device[0]), 139.00 GiB in all"
+    assert shown(ledger_table(device, here))[0] == title
+
+
+WIDE = Ledger(
+    tuple(
+        line(f"{item} with a long name of its own", phase, (index + 1) * 1111 * MIB, role="engine")
+        for index, item in enumerate(("weights", "cache", "gradients", "moments"))
+        for phase in Phase
+    ),
+    dict.fromkeys(Phase, 1),
+)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+@pytest.mark.parametrize("scale", [1, 1000, 10**12])
+def test_numbers_are_whole_at_every_width(width: int, scale: int) -> None:
+    ledger = Ledger(
+        tuple(replace(each, bytes=each.bytes * scale, upper=each.upper * scale) for each in WIDE.lines),
+        WIDE.first_step,
+    )
+    here = machine(4 * GIB)
+    measured = {phase.value: {"measured_bytes": 3333 * MIB} for phase in Phase}
+    told = summary(phases=measured, peak_measured_bytes=3333 * MIB)  # far below the plan where that is scaled up
+    unit = Unit.for_size(ledger.upper(HOST))
+    for what in (ledger_table(ledger, here, verdict(ledger, here)), comparison_table(ledger, told)):
+        lines = shown(what, width)
+        assert all(len(text) <= width for text in lines)
+        assert not any(re.search(r"[\d,.]…", text) for text in lines)
+        assert any(unit.text(11110 * MIB * scale) in text.split() for text in lines)
+
+
+def test_a_narrow_plan_has_a_line_a_phase_and_the_largest_items() -> None:
+    lines = shown(ledger_table(LEDGER, machine(4 * GIB)), 40)
+    assert words(lines, "MiB") == "MiB expected upper share"
+    assert words(lines, "train") == "train 3,040 3,240 74%"
+    assert "2,000  activations (train)" in lines
+    assert "500  KV cache (rollout)" in lines
+    assert not any("gradients" in text for text in lines)
+    assert "4.00 GiB  memory.limit (headway does not" in lines
+
+
+def test_a_narrow_comparison_tells_what_is_over_the_upper_bound() -> None:
+    lines = shown(comparison_table(LEDGER, summary()), 40)
+    assert words(lines, "rollout ") == "rollout 1,500 1,700 -11.8%"
+    assert "rollout: over the upper bound, 1,600" in lines
+
+
+def test_very_large_sizes_have_a_larger_unit() -> None:
+    assert [Unit.for_size(size << 30).name for size in (16, 16 << 10, 16 << 20, 16 << 30)] == [
+        "GiB",
+        "TiB",
+        "PiB",
+        "EiB",
+    ]
+    assert Unit.for_size(10**15 * MIB).text(10**15 * MIB) == "909.49"
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -134,18 +201,24 @@ def test_verdict_is_a_sentence(width: int, limit: int, sentence: str) -> None:
 
 
 def test_refusal_names_pool_limit_phase_largest_lines_and_what_to_set() -> None:
-    text = refusal(LEDGER, verdict(LEDGER, machine(2 * GIB)), ["train.cap = 512: 1.50 GiB"])
+    text = refusal(LEDGER, verdict(LEDGER, machine(2 * GIB)), ["train.cap = 512: 1.50 GiB, which fits"])
     assert text.splitlines() == [
-        "the plan does not fit in node[0].host: 2.97 GiB expected, 2.00 GiB allowed by memory.limit "
-        "(headway does not start the run)",
+        "the plan does not fit in node[0].host: 2.97 GiB expected, 2.00 GiB allowed by memory.limit",
         "worst phase: train, from step 2; its largest lines:",
         f"     1.95 GiB  activations  = {2000 * MIB} bytes",
         f"   1000.0 MiB  weights  = {1000 * MIB} bytes",
         f"     40.0 MiB  gradients  = {40 * MIB} bytes",
         "set instead:",
-        "  train.cap = 512: 1.50 GiB",
+        "  train.cap = 512: 1.50 GiB, which fits",
         "or start it all the same with --force",
     ]
+
+
+def test_refusal_says_where_nothing_makes_it_fit() -> None:
+    verdicts = verdict(LEDGER, machine(2 * GIB))
+    lines = refusal(LEDGER, verdicts, ["set train.cap = 512: 2.97 GiB -> 2.50 GiB"]).splitlines()
+    assert lines[-2] == "none of these makes it fit; take a smaller model"
+    assert "no setting makes it fit; take a smaller model" in refusal(LEDGER, verdicts, [])
 
 
 def summary(**changed: Any) -> dict[str, Any]:
@@ -193,7 +266,7 @@ def test_a_device_is_compared_by_the_quantity_that_was_planned(
 def test_final_summary_of_a_finished_run() -> None:
     lines = shown(final_summary(summary()))
     assert row(lines, "run") == "run       60 steps in 5 min 12 s, finished"
-    assert row(lines, "held out") == "held out  reward 0.250 before, 0.625 after, +0.375"
+    assert row(lines, "held out") == "held out  correct 0.250 before, 0.625 after, +0.375"
     assert row(lines, "memory") == "memory    peak 2.83 GiB measured, 2.97 GiB predicted"
     assert any(text.strip().startswith("final ") for text in lines)
 
@@ -202,7 +275,7 @@ def test_final_summary_of_a_run_that_was_stopped() -> None:
     stopped = summary(exit_reason="SIGTERM", eval_after=None)
     lines = shown(final_summary(stopped))
     assert row(lines, "run").endswith("stopped by SIGTERM; the same command resumes")
-    assert row(lines, "held out") == "held out  reward 0.250 before"
+    assert row(lines, "held out") == "held out  correct 0.250 before"
     assert not any(text.strip().startswith("final ") for text in lines)
 
 
@@ -210,6 +283,27 @@ def test_final_summary_of_several_samples_shows_pass_at_k() -> None:
     before, after = {"reward": 0.25, "pass@4": 0.5}, {"reward": 0.5, "pass@4": 0.75}
     lines = shown(final_summary(summary(eval_before=before, eval_after=after)), 120)
     assert "pass@4 0.500 before, 0.750 after, +0.250" in row(lines, "held out")
+
+
+def test_final_summary_tells_of_failed_rewards_and_dropped_prompts() -> None:
+    first = "exception: ZeroDivisionError: division by zero (mine.py:2)"
+    told = summary(
+        reward_failures={"timeout": 1, "exception": 4}, first_reward_failure=first, dropped_long_prompts=12
+    )
+    lines = shown(final_summary(told), 140)
+    assert (
+        row(lines, "reward failures") == f"reward failures  exception 4, timeout 1 (first: {first}; see reward.log)"
+    )
+    assert row(lines, "dropped prompts") == "dropped prompts  12 longer than data.max_prompt"
+    calm = shown(final_summary(summary(reward_failures={}, dropped_long_prompts=0)))
+    assert not any(text.startswith(("reward failures", "dropped")) for text in calm)
+
+
+@pytest.mark.parametrize("width", [40, 60])
+def test_a_narrow_final_summary_cuts_nothing(width: int) -> None:
+    lines = shown(final_summary(summary(output="runs/a-name-that-is-longer-than-its-column-is-wide")), width)
+    assert not any("…" in text for text in lines)
+    assert any(text.strip().startswith("rollouts.jsonl ") for text in lines)
 
 
 def test_final_summary_without_evaluation() -> None:
