@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from headway.cli import app
+from headway.train.output import RunFolder
 
 GOOD = {
     "model.path": '"tiny-llama"',
@@ -29,11 +30,11 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     """Run `headway train` on GOOD with some keys changed; gives the exit code and standard error."""
     monkeypatch.chdir(tmp_path)
 
-    def run(**changed: str | None) -> tuple[int, str]:
+    def run(options: tuple[str, ...] = (), **changed: str | None) -> tuple[int, str]:
         keys = {**GOOD, **{key.replace("__", "."): value for key, value in changed.items()}}
         lines = [f"{key} = {value}\n" for key, value in keys.items() if value is not None]
         (tmp_path / "run.toml").write_text("".join(lines))
-        monkeypatch.setattr("sys.argv", ["headway", "train", "run.toml"])
+        monkeypatch.setattr("sys.argv", ["headway", "train", "run.toml", *options])
         with pytest.raises(SystemExit) as ended:
             app.main()
         return int(ended.value.code or 0), capsys.readouterr().err
@@ -133,3 +134,27 @@ def test_a_plan_over_the_limit_does_not_start(run: Run, tmp_path: Path) -> None:
     assert code == 3
     assert "memory.limit" in error
     assert not (tmp_path / "runs/run").exists()
+
+
+def test_an_output_directory_that_cannot_be_written(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path / "file/run", Path("/proc/headway")):
+        code, error = run(output__dir=json.dumps(str(path)))
+        assert code == 2
+        assert f"output.dir = {path}" in error
+    assert (tmp_path / "file").read_text() == "x"
+
+
+def test_two_processes_cannot_share_an_output_directory(run: Run, tmp_path: Path) -> None:
+    other = RunFolder(tmp_path / "runs/run")
+    with other.lock():
+        code, error = run()
+    assert code == 2
+    assert "another headway is running" in error
+    assert run()[0] == 0
+
+
+def test_a_dry_run_that_does_not_fit_says_so_with_its_exit_code(run: Run) -> None:
+    code, error = run(memory__limit='"100MiB"', options=("--dry-run",))
+    assert code == 3
+    assert "set instead" in error

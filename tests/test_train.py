@@ -1,6 +1,7 @@
 """`headway train` from end to end on tiny models, in this process."""
 
 import json
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,8 @@ def test_a_run_leaves_what_the_page_promises(train: Train, capsys: pytest.Captur
     documented = set(_first_column(page, "| name | is |"))
     undocumented = {name for name in metrics[0] if name not in documented and not name.startswith("memory_")}
     assert undocumented == set()
-    assert len(rows(output / "rollouts.jsonl")) == 2 * 4
+    kept = [row["phase"] for row in rows(output / "rollouts.jsonl")]
+    assert (kept.count("rollout"), kept.count("eval")) == (2 * 4, 2 * 4)
     assert [path.name for path in (output / "checkpoints").iterdir()] == ["step-000002"]
     assert next(iter(read_recording(output / "recording.jsonl").segments[0].peaks)) == "load"
 
@@ -186,3 +188,21 @@ def test_json_prints_the_summary_alone(train: Train, capsys: pytest.CaptureFixtu
 
 def test_force_starts_what_does_not_fit(train: Train) -> None:
     assert train("memory.limit=100MiB", options=("--force",))[0] == 0
+
+
+def test_an_allocation_that_fails_names_the_phase_and_the_key(
+    train: Train, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    size = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmSize"))
+    resource.setrlimit(resource.RLIMIT_AS, (int(size.split()[1]) * 1024 + (2 << 30), before[1]))
+    try:
+        code, _ = train(
+            "rollout.max_answer=1000000", "rollout.kv_budget=1TiB", "eval.problems=0", options=("--force",)
+        )  # fmt: skip
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+    error = capsys.readouterr().err
+    assert code == 5
+    assert "phase rollout: memory ran out" in error
+    assert "rollout.kv_budget" in error

@@ -45,13 +45,14 @@ def train(
         console.print(dump(spec), markup=False, highlight=False)
         if as_json:
             print_json(planned.as_json())
-        return
     if not planned.fits and not force:
         raise DoesNotFitError(refusal(planned.ledger, planned.verdicts, planned.advice()))
+    if dry_run:
+        return
     summary = _run(spec, planned, console)
     if as_json:
         print_json(summary)
-    if summary["signal"] is not None:
+    if summary["exit_reason"] != "finished":
         raise typer.Exit(128 + summary["signal"])
 
 

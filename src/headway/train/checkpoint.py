@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -75,7 +75,7 @@ def save(
         _write(temporary, progress, identity, parameters, optimizer)
         _replace(temporary, target)
         _flush(root)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
         raise HeadwayError(
             f"checkpoint {target} could not be written ({error}); the one before it is kept"

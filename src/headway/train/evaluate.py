@@ -41,6 +41,7 @@ def evaluate(job: Job, step: int) -> None:
         result[f"pass@{spec.eval.samples}"] = sum(any(s.correct >= 1 for s in group) for group in groups) / len(
             groups
         )
+    job.write_samples(Phase.EVAL, step, samples)
     append(job.folder.evaluations, {"step": step} | result)
     job.writers.evaluation(step, result)
     job.view.evaluation(step, result)

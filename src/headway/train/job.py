@@ -1,6 +1,7 @@
 """A job: the parts of one run, opened together and closed together. The loop reads and moves them."""
 
 import gc
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -8,12 +9,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from headway.config.resume import changes, identity
 from headway.config.sections import RunSpec
 from headway.config.source import ModelSource
-from headway.errors import InputError
+from headway.errors import HeadwayError, InputError, LimitReachedError
 from headway.facts.machine import Machine
 from headway.facts.workload import DTYPE_BYTES
 from headway.guard.recorder import Recorder
@@ -34,7 +36,7 @@ from headway.train.model import LoadedModel, load, set_checkpointing
 from headway.train.optim import AdamW
 from headway.train.output import RunFolder, append
 from headway.train.stop import Stop
-from headway.train.update import Pass
+from headway.train.update import Pass, out_of_memory
 
 
 class View(Protocol):
@@ -68,6 +70,8 @@ class Job:
     longest_allowed: int
     progress: Progress
     mark: dict[str, Any]
+    seconds_before: float
+    opened_at: float
 
     @property
     def sampling(self) -> SamplingParams:
@@ -86,10 +90,14 @@ class Job:
     def phase(self, phase: Phase, step: int) -> Iterator[None]:
         """Record a phase; afterwards freed memory goes back to the system, so that the next peak is its own."""
         self.view.phase(phase, step)
-        with self.recorder.phase(phase, step):
+        with self.recorder.phase(phase, step), naming_failures(phase):
             yield
             gc.collect()
             trim()
+
+    def elapsed(self) -> float:
+        """Seconds of the whole run, resumes included, from the end of each load."""
+        return self.seconds_before + time.monotonic() - self.opened_at
 
     def due(self, every: int) -> bool:
         """Whether something done every N steps is due after the current one."""
@@ -124,8 +132,12 @@ class Job:
         """Record a finished step everywhere."""
         self.writers.step(record)
         self.view.step(record)
+        self.write_samples(Phase.ROLLOUT, int(record["step"]), samples)
+
+    def write_samples(self, phase: Phase, step: int, samples: Sequence[Sample]) -> None:
+        """Keep a few answers to look at."""
         for sample in samples[: self.spec.output.rollouts]:
-            append(self.folder.rollouts, {"step": record["step"]} | asdict(sample))
+            append(self.folder.rollouts, {"step": step, "phase": phase} | asdict(sample))
 
 
 @contextmanager
@@ -152,7 +164,7 @@ def open_job(
             )
         )  # fmt: skip
         view.phase(Phase.LOAD, 0)
-        with recorder.phase(Phase.LOAD, 0):
+        with recorder.phase(Phase.LOAD, 0), naming_failures(Phase.LOAD):
             folders = () if spec.reward.folder is None else (spec.reward.folder,)
             scorer = stack.enter_context(closing(make_scorer(spec.reward, spec.data, folders, folder.reward_log)))
             loaded = load(source, spec.model, device, spec.train.seed)
@@ -163,6 +175,7 @@ def open_job(
             model = _trainable(loaded, spec)
             engine = HfEngine(model, loaded.tokenizer, spec.rollout.kv_budget, device)
             stack.callback(engine.close)
+            stop.interrupt = engine.abort
             trainable = {name: value for name, value in model.named_parameters() if value.requires_grad}
             optimizer = AdamW(
                 trainable, betas=spec.train.betas, eps=spec.train.eps, weight_decay=spec.train.weight_decay
@@ -178,8 +191,35 @@ def open_job(
             spec=spec, folder=folder, model=model, tokenizer=loaded.tokenizer, reference=reference, engine=engine,
             scorer=scorer, problems=problems, optimizer=optimizer, recorder=recorder, writers=writers, view=view,
             stop=stop, longest_allowed=longest_allowed, progress=progress, mark=mark,
+            seconds_before=progress.seconds, opened_at=time.monotonic(),
             how=Pass(spec.rollout.temperature or 1.0, spec.train.logprob_chunk, spec.train.cap, pad or 0, device),
         )  # fmt: skip
+
+
+REMEDIES = {
+    Phase.LOAD: 'a smaller model, or model.dtype = "bf16"',
+    Phase.ROLLOUT: "a smaller rollout.kv_budget",
+    Phase.EVAL: "a smaller rollout.kv_budget",
+    Phase.SCORE: "a smaller train.cap or train.logprob_chunk",
+    Phase.TRAIN: "a smaller train.cap or train.logprob_chunk, or train.checkpointing = true",
+    Phase.STEP: "[lora], which needs moments for the adapters alone",
+    Phase.SAVE: "a smaller model",
+}
+"""What to set when memory runs out in a phase."""
+
+
+@contextmanager
+def naming_failures(phase: Phase) -> Iterator[None]:
+    """Turn an allocation that failed into LimitReachedError: the phase, what was asked for, what to set."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not out_of_memory(error):
+            raise
+        raise LimitReachedError(
+            f"phase {phase}: memory ran out ({str(error).splitlines()[0]}). Set {REMEDIES[phase]}; "
+            "the last checkpoint is kept"
+        ) from None
 
 
 def pick_device(wanted: str) -> torch.device:
@@ -236,6 +276,8 @@ def _resume(
     """
     found = checkpoint.folders(folder.checkpoints)
     if not found:
+        if folder.metrics.exists():
+            view.message("no checkpoint to resume from: the run starts again at step 0")
         folder.truncate(0)
         return Progress()
     loaded = checkpoint.load(found[-1])
@@ -253,6 +295,9 @@ def _resume(
 
 def final_folder(job: Job, write: Callable[[Any, Any, Path], None]) -> Path:
     """Write the trained model or adapter as a folder that transformers or peft loads."""
-    with job.phase(Phase.SAVE, job.progress.step):
-        write(job.model, job.tokenizer, job.folder.final)
+    try:
+        with job.phase(Phase.SAVE, job.progress.step):
+            write(job.model, job.tokenizer, job.folder.final)
+    except (OSError, SafetensorError) as error:
+        raise HeadwayError(f"{job.folder.final}: not written ({error}); the last checkpoint is kept") from error
     return job.folder.final

@@ -27,6 +27,7 @@ def train(job: Job) -> str:
     """
     progress = job.progress
     try:
+        job.stop.check()
         if progress.step == 0 and progress.updates == 0:
             evaluate(job, 0)
         while progress.step < job.spec.train.steps:
@@ -120,8 +121,10 @@ def finish(
     """Close the step: its record, its sample rollouts, and a clean place for the next one."""
     progress = job.progress
     progress.step += 1
-    progress.seconds += clock.total()
-    record = step_record(progress.step, samples, stats, clock, trained, job.memory_peaks())
+    progress.seconds = job.elapsed()
+    record = step_record(
+        progress.step, samples, stats, clock, trained, job.memory_peaks(), job.scorer.failures.total()
+    )
     job.write_step(record | {"lr": lr, "grad_norm": grad_norm, "dropped": dropped, "time": time.time()}, samples)
     progress.updates = 0
     progress.rollout, progress.old_logprobs, progress.ref_logprobs, progress.sums = (), None, None, {}

@@ -8,9 +8,11 @@ final/            the model or adapter        summary.json     how it ended
 reward.log        what reward code printed
 """
 
+import fcntl
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +38,6 @@ class RunFolder:
         self.final = root / "final"
         self.summary = root / "summary.json"
         self.reward_log = root / "reward.log"
-        self.reward_log = root / "reward.log"
 
     def claim(self, spec: RunSpec) -> tuple[str, ...]:
         """Check that the directory is this run's or free; returns the settings that changed since it last ran.
@@ -60,6 +61,34 @@ class RunFolder:
                 f"({'; '.join(other)}); set output.dir to a new directory, or set these back to resume"
             )
         return () if other else changes(flat(before), flat(spec))
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Make the directory and hold it for this process; the system lets go of it however the process ends.
+
+        InputError where it cannot be made or written, or another process holds it.
+        """
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            probe = self.root / f".{os.getpid()}.tmp"
+            probe.touch()
+            probe.unlink()
+            handle = os.open(self.root, os.O_RDONLY)
+        except OSError as error:
+            raise InputError(
+                f"output.dir = {self.root}: cannot be written ({error.strerror}); set output.dir to another directory"
+            ) from None
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            raise InputError(
+                f"output.dir = {self.root}: another headway is running in it; wait for it, or set another output.dir"
+            ) from None
+        try:
+            yield
+        finally:
+            os.close(handle)
 
     def started(self) -> bool:
         """Whether the run in it has anything that a resume would go on from."""

@@ -36,16 +36,18 @@ def run(
     assert spec.output.dir is not None
     memory.configure()
     folder = RunFolder(spec.output.dir)
-    for change in folder.claim(spec):
-        view.message(f"changed since the run last started: {change}")
-    source = prepare(source, view.message)
-    with new_folder(folder):
-        write_text(folder.runspec, dump(spec))
-        write_text(folder.plan, plan_json)
-        stop = Stop()
+    changed = folder.claim(spec)
+    stop = Stop()
+    with opened(folder), on_signals(stop):
+        if not folder.started():
+            write_text(folder.runspec, dump(spec))
+        source = prepare(source, view.message)
         with open_job(spec, source, machine, expected_peaks(ledger), longest_allowed, folder, view, stop) as job:
-            with on_signals(stop, job.engine.abort):
-                reason = loop.train(job)
+            for change in changed:
+                view.message(f"changed since the run last started: {change}")
+            write_text(folder.runspec, dump(spec))
+            write_text(folder.plan, plan_json)
+            reason = loop.train(job)
             if reason == "finished":
                 final_folder(job, save_model)
             else:
@@ -56,16 +58,20 @@ def run(
 
 
 @contextmanager
-def new_folder(folder: RunFolder) -> Iterator[None]:
-    """Make the directory; bad input found while loading takes it away again if it was not there or empty before."""
+def opened(folder: RunFolder) -> Iterator[None]:
+    """Make the directory and keep other processes out of it while inside.
+
+    Bad input found while loading takes the directory away again if it was not there or empty before. InputError
+    where it cannot be written or another process is in it.
+    """
     fresh = not folder.root.exists() or not any(folder.root.iterdir())
-    folder.root.mkdir(parents=True, exist_ok=True)
-    try:
-        yield
-    except InputError:
-        if fresh and not folder.started():
-            shutil.rmtree(folder.root)
-        raise
+    with folder.lock():
+        try:
+            yield
+        except InputError:
+            if fresh and not folder.started():
+                shutil.rmtree(folder.root)
+            raise
 
 
 def summarise(job: Job, reason: str, ledger: Ledger) -> dict[str, Any]:
@@ -74,13 +80,14 @@ def summarise(job: Job, reason: str, ledger: Ledger) -> dict[str, Any]:
     peaks = job.recorder.peaks()
     return {
         "steps": job.progress.step,
-        "seconds": round(job.progress.seconds, 3),
+        "seconds": round(job.elapsed(), 3),
         "exit_reason": reason,
         "signal": None if job.stop.signal is None else int(job.stop.signal),
         "eval_before": job.folder.evaluation(0),
         "eval_after": job.folder.evaluation(job.progress.step),
         "dropped_long_prompts": job.problems.dropped_long,
         "reward_failures": dict(job.scorer.failures),
+        "first_reward_failure": job.scorer.first_failure,
         "peak_predicted_bytes": ledger.peak(pool).bytes,
         "peak_upper_bytes": ledger.upper(pool),
         "peak_measured_bytes": job.recorder.peak,

@@ -12,10 +12,11 @@ class StopRequested(Exception):  # noqa: N818 (a request, not an error)
 
 
 class Stop:
-    """Remembers the signal that asked the run to stop."""
+    """Remembers the signal that asked the run to stop. `interrupt` is called then: it ends what takes long."""
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
+        self.interrupt: Callable[[], None] | None = None
 
     def check(self) -> None:
         """Raise StopRequested if a signal came."""
@@ -24,13 +25,14 @@ class Stop:
 
 
 @contextmanager
-def on_signals(stop: Stop, interrupt: Callable[[], None]) -> Iterator[None]:
-    """While inside, SIGINT and SIGTERM set `stop` and call `interrupt` once; a second SIGINT exits with 130."""
+def on_signals(stop: Stop) -> Iterator[None]:
+    """While inside, the first SIGINT or SIGTERM sets `stop` and interrupts; a second SIGINT exits with 130."""
 
     def handle(number: int, _frame: FrameType | None) -> None:
         if stop.signal is None:
             stop.signal = signal.Signals(number)
-            interrupt()
+            if stop.interrupt is not None:
+                stop.interrupt()
         elif number == signal.SIGINT:
             os._exit(130)
 
