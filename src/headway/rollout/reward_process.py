@@ -21,6 +21,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, BinaryIO
 
@@ -299,9 +300,29 @@ def draw(source: Any, setup: Message, indices: Iterable[int]) -> Message:
     return {"drawn": problems}
 
 
+def do_without_solver() -> None:
+    """Let reasoning-gym be imported without pycosat, which pip must compile and only zebra_puzzles uses."""
+    if "pycosat" in sys.modules or find_spec("pycosat") is not None:
+        return
+
+    def itersolve(_clauses: Any) -> Any:
+        raise ValueError("it needs the package pycosat: pip install pycosat, with a C compiler at hand")
+
+    stand_in = ModuleType("pycosat")
+    stand_in.itersolve = itersolve  # type: ignore[attr-defined]
+    sys.modules["pycosat"] = stand_in
+
+
 def open_dataset(task: str, params: Mapping[str, Any], seed: int, size: int) -> Any:
     """Create a dataset. InputError for a task or a parameter that it does not know, and for a value it refuses."""
-    from reasoning_gym.factory import DATASETS, create_dataset
+    do_without_solver()
+    try:
+        from reasoning_gym.factory import DATASETS, create_dataset
+    except ImportError as error:
+        raise InputError(
+            f'data.task = "{task}": needs the package reasoning-gym ({error}): pip install reasoning-gym, '
+            "or set data.file"
+        ) from None
 
     if task not in DATASETS:
         raise InputError(f'data.task = "{task}": reasoning-gym has no such dataset{near(task, sorted(DATASETS))}')

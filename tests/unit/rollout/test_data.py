@@ -1,6 +1,8 @@
 """Problems from tasks and files, their prompts, the held-out ones, and their order."""
 
 import json
+import subprocess
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -398,3 +400,22 @@ def test_a_step_is_the_same_whatever_was_asked_before() -> None:
     assert forward[:5] != [prompts_for_step(23, 5, step, 8, True) for step in range(5)]
     first, second = forward[0][0], prompts_for_step(23, 23, 1, 7, True)[0]
     assert first != second[:5]
+
+
+def test_tasks_work_without_the_compiled_solver_and_the_one_that_needs_it_says_so():
+    code = """
+import sys
+from importlib import util
+found = util.find_spec
+util.find_spec = lambda name, *rest: None if name == "pycosat" else found(name, *rest)
+from headway.rollout import reward_process
+reward_process.find_spec = util.find_spec
+setup = {"task": sys.argv[1], "params": {}}
+print(reward_process.open_task(setup)({"draw": [0], "seed": 0, "size": 1}))
+"""
+    answers = [
+        subprocess.run([sys.executable, "-c", code, task], capture_output=True, text=True, check=True).stdout
+        for task in ("chain_sum", "zebra_puzzles")
+    ]
+    assert "drawn" in answers[0]
+    assert "pip install pycosat" in answers[1]
