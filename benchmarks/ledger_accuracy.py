@@ -167,7 +167,7 @@ def runspec(config: Config, device: str) -> dict[str, dict[str, Any]]:
             "file": "problems.jsonl", "format": "text", "template": "{prompt}", "max_prompt": config.max_prompt,
             "problems": 32,
         },
-        "reward": {"kind": "function", "function": "reward_of_text:score", "memory": "64MiB"},
+        "reward": {"kind": "function", "function": "reward_of_text:score", "memory": "24MiB"},
         "rollout": {
             "prompts": config.prompts, "samples": config.samples, "max_answer": config.max_answer,
             "kv_budget": f"{config.kv_mib}MiB",

@@ -13,7 +13,7 @@ RUNNING = 408 * MIB
 Fitted on the same runs, which differed by 17 MiB."""
 HEAP = 12 * MIB
 """Blocks below the mapping threshold that come and go while the model computes, with the holes between them."""
-UNCERTAIN = 48 * MIB
+UNCERTAIN = 32 * MIB
 """Upper bound of what other versions of the libraries and other kernels add."""
 TENSORBOARD = 12 * MIB
 """Part of the above that output.tensorboard = false saves."""
