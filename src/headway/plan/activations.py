@@ -16,16 +16,25 @@ FP32 = 4
 
 @dataclass(frozen=True)
 class Batch:
-    """Sequences that go through the model together, padded to the longest. `responses` are tokens with a loss."""
+    """Sequences that go through the model together, padded to the longest. `responses` are tokens with a loss.
+
+    A bound over many batches is one row of all their tokens, where `reach` says how far attention can look at most.
+    """
 
     rows: int
     longest: int
     responses: int = 0
+    reach: int | None = None
 
     @property
     def tokens(self) -> int:
         """Tokens that the model computes, padding included."""
         return self.rows * self.longest
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of tokens that an attention matrix has cells for, in one head."""
+        return self.tokens * (self.longest if self.reach is None else self.reach)
 
 
 @dataclass(frozen=True)
@@ -184,7 +193,7 @@ class _Builder:
     def _eager(self, q: str, k: str, v: str) -> str:
         """Scores [rows, heads, longest, longest]: raw, scaled, masked, softmax in fp32 and in the model's dtype."""
         tape, p = self.tape, self.precision
-        cells = self.batch.rows * self.shape.heads * self.batch.longest**2
+        cells = self.shape.heads * self.batch.pairs
         wide = self.bytes(self.shape.query_width)
         if self.shape.heads > self.shape.kv_heads:
             k, v = tape.add("k.repeated", wide, k), tape.add("v.repeated", wide, v)
@@ -263,5 +272,5 @@ def final_norm(shape: ModelShape, precision: Precision, batch: Batch) -> Tape:
 
 def shared_bytes(shape: ModelShape, precision: Precision, batch: Batch) -> int:
     """What all blocks share: cosines and sines of one row of positions, and eager attention's mask."""
-    mask = batch.rows * batch.longest**2 * precision.size if precision.attention == "eager" else 0
+    mask = batch.pairs * precision.size if precision.attention == "eager" else 0
     return 2 * batch.longest * shape.head_dim * precision.size + mask

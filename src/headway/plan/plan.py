@@ -45,11 +45,11 @@ def micro_batches(workload: Workload) -> tuple[Batch, ...]:
 
 
 def fullest_micro_batch(workload: Workload) -> Batch:
-    """The most tokens that a micro-batch can have: shorter samples can fill the cap."""
+    """The most tokens that a micro-batch can have: shorter samples can fill the cap, none is over full length."""
     rollout, trainer = workload.rollout, workload.trainer
     samples = rollout.prompts * rollout.samples // trainer.updates
     tokens = min(max(trainer.cap, rollout.longest), samples * rollout.longest)
-    return Batch(1, tokens, min(tokens, samples * rollout.max_answer))
+    return Batch(1, tokens, min(tokens, samples * rollout.max_answer), reach=rollout.longest)
 
 
 def _resident(workload: Workload, phase: Phase) -> Iterator[Item]:

@@ -38,7 +38,7 @@ def test_bad_input_is_a_message_and_code_2(tmp_path):
     assert done.stderr == (
         "headway: 2 problems\n"
         "  train.setps: unknown key; did you mean train.steps?\n"
-        "  train.lr = -1: must be at least 0\n"
+        "  train.lr = -1: must be from 0 to 10\n"
     )
 
 
