@@ -3,7 +3,7 @@
 from headway.facts.workload import Workload
 from headway.plan.item import Item
 from headway.plan.ledger import Phase
-from headway.units import MIB
+from headway.units import KIB, MIB
 
 LOADED = 378 * MIB
 """Python with headway, torch 2.13 (CPU), transformers 5.24, peft 0.21 and tensorboard imported, when the model has
@@ -17,6 +17,8 @@ UNCERTAIN = 32 * MIB
 """Upper bound of what other versions of the libraries and other kernels add."""
 TENSORBOARD = 12 * MIB
 """Part of the above that output.tensorboard = false saves."""
+ADAPTER = 64 * KIB
+"""Python objects of one adapted projection. Fitted on 3 LoRA runs (14 MiB for 210 of them)."""
 DATASETS = 60 * MIB
 """Imported where a Parquet file is read."""
 CUDA_BASE = 2200 * MIB
@@ -47,6 +49,8 @@ def process(workload: Workload, phase: Phase) -> Item:
     size = LOADED if phase == Phase.LOAD else RUNNING
     if phase in COMPUTING:
         size += HEAP
+    if (lora := workload.trainer.lora) is not None:
+        size += ADAPTER * workload.model.layers * len(workload.model.lora_linears(lora.targets))
     size -= 0 if workload.tensorboard else TENSORBOARD
     size += DATASETS if workload.data == "parquet" else 0
     return Item("process", size, size + UNCERTAIN, "python, torch, transformers, peft, heap", "measured")
