@@ -25,7 +25,7 @@ CUDA_BASE = 2200 * MIB
 """The same with a CUDA build of torch and a context. Not measured here."""
 CUDA_CONTEXT = 700 * MIB
 """Device memory of a CUDA context and its modules. Not measured here; 0.3 to 0.7 GiB were reported."""
-WORKERS = {"task": 60 * MIB, "math": 70 * MIB, "function": 14 * MIB, "exact": 0, "regex": 0}
+WORKERS = {"task": 110 * MIB, "math": 57 * MIB, "function": 14 * MIB, "exact": 0, "regex": 0}
 """Resident size of the process that scores answers."""
 TOKEN_BYTES = 450
 """A fast tokenizer's memory for each entry of its vocabulary. Fitted on SmolLM2's (22 MiB for 49,152)."""
