@@ -6,10 +6,11 @@ needs no gradient, so the operation that uses it keeps no input for one.
 """
 
 from dataclasses import dataclass
+from functools import cache
 
 from headway.facts.shapes import ModelShape
 from headway.facts.workload import DTYPE_BYTES, Lora, Trainer
-from headway.plan.tape import Tape
+from headway.plan.tape import NOTHING, Peak, Size, Tape
 
 FP32 = 4
 
@@ -36,6 +37,11 @@ class Batch:
         """Pairs of tokens that an attention matrix has cells for, in one head."""
         return self.tokens * (self.longest if self.reach is None else self.reach)
 
+    @property
+    def counts(self) -> Size:
+        """What a size of the tape is multiplied with."""
+        return Size(self.tokens, self.pairs, self.responses, 1)
+
 
 @dataclass(frozen=True)
 class Precision:
@@ -56,10 +62,11 @@ class Precision:
         return cls(DTYPE_BYTES[trainer.param_dtype], trainer.lora, trainer.attention)
 
 
-def block(shape: ModelShape, precision: Precision, batch: Batch) -> Tape:
+@cache
+def block(shape: ModelShape, precision: Precision) -> Tape:
     """The tape of one block, from its input `x`, which is the output of the block before."""
-    tape = Tape("x", batch.tokens * shape.hidden * precision.size)
-    build = _Builder(tape, shape, precision, batch)
+    tape = Tape("x", Size(tokens=shape.hidden * precision.size))
+    build = _Builder(tape, shape, precision)
     y = build.norm("x", "norm1", shape.hidden)
     attended = build.attention(y)
     build.tape.drop(y)
@@ -76,22 +83,22 @@ def block(shape: ModelShape, precision: Precision, batch: Batch) -> Tape:
 class _Builder:
     """Appends the parts of a block to a tape."""
 
-    def __init__(self, tape: Tape, shape: ModelShape, precision: Precision, batch: Batch) -> None:
-        self.tape, self.shape, self.precision, self.batch = tape, shape, precision, batch
+    def __init__(self, tape: Tape, shape: ModelShape, precision: Precision) -> None:
+        self.tape, self.shape, self.precision = tape, shape, precision
 
-    def bytes(self, width: int, size: int | None = None) -> int:
-        return self.batch.tokens * width * (self.precision.size if size is None else size)
+    def bytes(self, width: int, size: int | None = None) -> Size:
+        return Size(tokens=width * (self.precision.size if size is None else size))
 
     def norm(self, x: str, name: str, width: int, groups: int = 1) -> str:
         """RMSNorm over `width` elements in `groups` per token: everything but its ends is in fp32."""
         tape, exact = self.tape, self.bytes(width, FP32)
         cast = self.precision.size < FP32
         xf = tape.add(f"{name}.fp32", exact, x) if cast else x
-        square = tape.add(f"{name}.square", exact, xf, keeps=[xf], backward_extra=2 * exact)
+        square = tape.add(f"{name}.square", exact, xf, keeps=[xf], backward_extra=exact.times(2))
         mean = tape.add(f"{name}.mean", self.bytes(groups, FP32), square)
         tape.drop(square)
         root = tape.keep(f"{name}.rsqrt", self.bytes(groups, FP32))
-        tape.add(f"{name}.root", 0, mean, keeps=[root])
+        tape.add(f"{name}.root", NOTHING, mean, keeps=[root])
         tape.drop(mean)
         n = tape.add(f"{name}.normal", exact, xf, f"{name}.root", keeps=[xf, root], backward_extra=exact)
         if cast:
@@ -112,12 +119,12 @@ class _Builder:
         self.tape.drop(scaled)
         return out
 
-    def _scale(self, n: str, out: str, size: int, width: int) -> str:
+    def _scale(self, n: str, out: str, size: Size, width: int) -> str:
         """Times the norm's weight; its gradient is a product as large as the input, summed."""
         full = self.precision.full
         self.tape.add(
-            out, size, n, keeps=[n] if full else [], backward_extra=size if full else 0,
-            weight=width * self.precision.size if full else 0,
+            out, size, n, keeps=[n] if full else [], backward_extra=size if full else NOTHING,
+            weight=Size(fixed=width * self.precision.size) if full else NOTHING,
         )  # fmt: skip
         self.tape.drop(n)
         return out
@@ -126,7 +133,7 @@ class _Builder:
         """A projection, with its adapter where LoRA has one there."""
         tape, p = self.tape, self.precision
         if p.full:
-            return tape.add(name, self.bytes(outside), x, keeps=[x], weight=inside * outside * p.size)
+            return tape.add(name, self.bytes(outside), x, keeps=[x], weight=Size(fixed=inside * outside * p.size))
         assert p.lora is not None
         base = tape.add(f"{name}.base", self.bytes(outside), x)
         if not attention and p.lora.targets == "attention":
@@ -135,13 +142,13 @@ class _Builder:
         if p.size < FP32:
             xf = tape.add(f"{name}.fp32", self.bytes(inside, FP32), x)
         rank, exact = p.lora.rank, self.bytes(outside, FP32)
-        a = tape.add(f"{name}.A", self.bytes(rank, FP32), xf, keeps=[xf], weight=inside * rank * FP32)
-        b = tape.add(f"{name}.B", exact, a, keeps=[a], weight=rank * outside * FP32)
+        a = tape.add(f"{name}.A", self.bytes(rank, FP32), xf, keeps=[xf], weight=Size(fixed=inside * rank * FP32))
+        b = tape.add(f"{name}.B", exact, a, keeps=[a], weight=Size(fixed=rank * outside * FP32))
         tape.drop(a)
         scaled = tape.add(f"{name}.scaled", exact, b)
         tape.drop(b)
         # the sum is fp32, so the gradient of a half-precision base is a cast copy
-        wide = base if p.size == FP32 else tape.add(f"{name}.promoted", 0, base)
+        wide = base if p.size == FP32 else tape.add(f"{name}.promoted", NOTHING, base)
         total = tape.add(f"{name}.sum", exact, wide, scaled, passes=True)
         tape.drop(base, scaled)
         if p.size == FP32:
@@ -174,9 +181,9 @@ class _Builder:
 
     def _rotary(self, x: str, name: str, width: int) -> str:
         """x cos + rotate_half(x) sin: keeps only the sines and cosines, which all blocks share."""
-        tape, size = self.tape, self.bytes(width)
+        tape, size, half = self.tape, self.bytes(width), self.bytes(width // 2)
         cosine = tape.add(f"{name}.cos", size, x)
-        rotated = tape.add(f"{name}.half", size, x, extra=size // 2, backward_extra=size // 2 + size)
+        rotated = tape.add(f"{name}.half", size, x, extra=half, backward_extra=half.plus(size))
         sine = tape.add(f"{name}.sin", size, rotated)
         tape.drop(rotated)
         out = tape.add(name, size, cosine, sine, passes=True)
@@ -193,19 +200,17 @@ class _Builder:
     def _eager(self, q: str, k: str, v: str) -> str:
         """Scores [rows, heads, longest, longest]: raw, scaled, masked, softmax in fp32 and in the model's dtype."""
         tape, p = self.tape, self.precision
-        cells = self.shape.heads * self.batch.pairs
+        cells, exact = Size(pairs=self.shape.heads * p.size), Size(pairs=self.shape.heads * FP32)
         wide = self.bytes(self.shape.query_width)
         if self.shape.heads > self.shape.kv_heads:
             k, v = tape.add("k.repeated", wide, k), tape.add("v.repeated", wide, v)
-        raw = tape.add("scores", cells * p.size, q, k, keeps=[q, k], extra=2 * wide)
-        scaled = tape.add("scores.scaled", cells * p.size, raw)
-        masked = tape.add("scores.masked", cells * p.size, scaled, passes=True)
+        raw = tape.add("scores", cells, q, k, keeps=[q, k], extra=wide.times(2))
+        scaled = tape.add("scores.scaled", cells, raw)
+        masked = tape.add("scores.masked", cells, scaled, passes=True)
         tape.drop(raw, scaled)
-        weights = tape.add(
-            "softmax", cells * FP32, masked, keeps=["softmax"], extra=cells * FP32 if p.size < FP32 else 0
-        )
+        weights = tape.add("softmax", exact, masked, keeps=["softmax"], extra=exact if p.size < FP32 else NOTHING)
         if p.size < FP32:
-            weights = tape.add("softmax.cast", cells * p.size, weights)
+            weights = tape.add("softmax.cast", cells, weights)
             tape.drop("softmax")
         tape.drop(masked)
         out = tape.add("attention.heads", wide, weights, v, keeps=[weights, v])
@@ -237,11 +242,11 @@ class _Builder:
         """
         shape, tape, p = self.shape, self.tape, self.precision
         copies, narrow = shape.experts_per_token * shape.hidden, shape.experts_per_token * shape.expert_ffn
-        bank = shape.experts * shape.expert_ffn * shape.hidden * p.size if p.full else 0
-        tape.keep("router", self.batch.tokens * (FP32 * shape.experts + 36 * shape.experts_per_token))
+        bank = Size(fixed=shape.experts * shape.expert_ffn * shape.hidden * p.size) if p.full else NOTHING
+        tape.keep("router", Size(tokens=FP32 * shape.experts + 36 * shape.experts_per_token))
         selected = tape.add("selected", self.bytes(copies), y, keeps=["router"], backward_extra=tape.sizes[y])
         both = tape.add(
-            "gate_up", self.bytes(2 * narrow), selected, keeps=[selected] if p.full else [], weight=2 * bank
+            "gate_up", self.bytes(2 * narrow), selected, keeps=[selected] if p.full else [], weight=bank.times(2)
         )
         tape.drop(selected)
         active = tape.add("active", self.bytes(narrow), both, keeps=[both], backward_extra=self.bytes(2 * narrow))
@@ -258,16 +263,58 @@ class _Builder:
         return out
 
 
-def final_norm(shape: ModelShape, precision: Precision, batch: Batch) -> Tape:
+@cache
+def final_norm(shape: ModelShape, precision: Precision) -> Tape:
     """The tape from the last block's output to the hidden states of the response tokens."""
-    tape = Tape("x", batch.tokens * shape.hidden * precision.size)
-    build = _Builder(tape, shape, precision, batch)
+    tape = Tape("x", Size(tokens=shape.hidden * precision.size))
+    build = _Builder(tape, shape, precision)
     hidden = build.norm("x", "norm", shape.hidden)
     tape.drop("x")
     # the gradient of an index is put into a copy of zeros
-    tape.add("states", batch.responses * shape.hidden * precision.size, hidden, backward_extra=tape.sizes[hidden])
+    tape.add("states", Size(responses=shape.hidden * precision.size), hidden, backward_extra=tape.sizes[hidden])
     tape.drop(hidden)
     return tape
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A tape replayed in every way that a pass needs. `result` and `source` are its ends, `kept` what it saves.
+
+    `source_kept`: the source is among what it saves. `accumulating` is the backward pass that adds to gradients
+    which are there already.
+    """
+
+    source: Size
+    result: Size
+    kept: Size
+    source_kept: bool
+    forward: Peak
+    forward_free: Peak
+    backward: Peak
+    accumulating: Peak
+    recompute: Peak
+
+    @classmethod
+    def of(cls, tape: Tape) -> "Replay":
+        """All replays of a tape."""
+        return cls(
+            source=tape.sizes[tape.source], result=tape.sizes[tape.ops[-1].output], kept=tape.kept(),
+            source_kept=tape.source in tape.kept_names(), forward=tape.forward(grad=True),
+            forward_free=tape.forward(grad=False), backward=tape.backward(accumulate=False),
+            accumulating=tape.backward(accumulate=True), recompute=tape.recompute(),
+        )  # fmt: skip
+
+
+@cache
+def replay_block(shape: ModelShape, precision: Precision) -> Replay:
+    """The replays of one block."""
+    return Replay.of(block(shape, precision))
+
+
+@cache
+def replay_final_norm(shape: ModelShape, precision: Precision) -> Replay:
+    """The replays of the final norm."""
+    return Replay.of(final_norm(shape, precision))
 
 
 def shared_bytes(shape: ModelShape, precision: Precision, batch: Batch) -> int:

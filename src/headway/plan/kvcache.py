@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from headway.facts.workload import DTYPE_BYTES, Workload
-from headway.plan.activations import Batch, Precision, block, shared_bytes
+from headway.plan.activations import Batch, Precision, replay_block, shared_bytes
 from headway.units import MIB
 
 PREFILL_TOKENS = 4096
@@ -60,5 +60,5 @@ def generation(workload: Workload, answers: int, *, per_prompt: int) -> Generati
 def _forward(workload: Workload, batch: Batch) -> int:
     """Activations of a forward without gradients; the embeddings are held until it is over."""
     shape, precision = workload.model, Precision.of(workload.trainer)
-    tape = block(shape, precision, batch)
-    return tape.forward(grad=False) + tape.sizes["x"] + shared_bytes(shape, precision, batch)
+    body, counts = replay_block(shape, precision), batch.counts
+    return body.forward_free.at(counts) + body.source.at(counts) + shared_bytes(shape, precision, batch)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from headway.facts.workload import Workload
 from headway.plan import logits
-from headway.plan.activations import Batch, Precision, block, final_norm, shared_bytes
+from headway.plan.activations import Batch, Precision, replay_block, replay_final_norm, shared_bytes
 from headway.plan.weights import block_gradient_bytes, gradient_bytes, head_gradient_bytes
 
 
@@ -36,12 +36,13 @@ def training_moments(workload: Workload, batch: Batch, *, accumulate: bool) -> t
     shape, trainer = workload.model, workload.trainer
     precision = Precision.of(trainer)
     size, layers = precision.size, shape.layers
-    body, tail = block(shape, precision, batch), final_norm(shape, precision, batch)
-    entering = body.sizes["x"]
-    per_block = entering if trainer.checkpointing else body.kept()
+    body, tail = replay_block(shape, precision), replay_final_norm(shape, precision)
+    counts = batch.counts
+    entering, tail_kept = body.source.at(counts), tail.kept.at(counts)
+    per_block = entering if trainer.checkpointing else body.kept.at(counts)
     always = shared_bytes(shape, precision, batch) + batch_bytes(batch)
     kept = layers * per_block + always
-    states = tail.sizes["states"] + logits.result_bytes(batch.responses, entropy=trainer.entropy)
+    states = tail.result.at(counts) + logits.result_bytes(batch.responses, entropy=trainer.entropy)
     chunk = logits.forward_bytes(shape.vocab, batch.responses, trainer.logprob_chunk, size)
     chunk_back = logits.backward_bytes(shape.vocab, shape.hidden, batch.responses, trainer.logprob_chunk, size)
     everything = gradient_bytes(workload)
@@ -50,17 +51,19 @@ def training_moments(workload: Workload, batch: Batch, *, accumulate: bool) -> t
     # a tied head's gradient waits for that of the embedding; an untied one is added to the parameter's at once
     waiting = head if shape.tied or not accumulate else 0
 
-    backward = body.backward(accumulate=accumulate)
+    forward = (body.forward_free if trainer.checkpointing else body.forward).at(counts)
+    backward = (body.accumulating if accumulate else body.backward).at(counts)
     if trainer.checkpointing:
-        lasting = 0 if "x" in {name for op in body.ops for name in op.keeps} else entering
-        backward = max(backward + lasting, body.recompute())
+        lasting = 0 if body.source_kept else entering
+        backward = max(backward + lasting, body.recompute.at(counts))
+    norm = (tail.accumulating if accumulate else tail.backward).at(counts)
     left = (layers - 1) * per_block + always
     rest = 0 if accumulate else (layers - 1) * own
     return (
-        Moment("forward, last block", before, left, body.forward(grad=not trainer.checkpointing), 0, 0),
-        Moment("log-probs, forward", before, kept, tail.kept() + states, chunk, 0),
-        Moment("log-probs, backward", before, kept, tail.kept() + states, chunk_back, head),
-        Moment("backward, final norm", before, kept, tail.backward(accumulate=accumulate), 0, waiting),
+        Moment("forward, last block", before, left, forward, 0, 0),
+        Moment("log-probs, forward", before, kept, tail_kept + states, chunk, 0),
+        Moment("log-probs, backward", before, kept, tail_kept + states, chunk_back, head),
+        Moment("backward, final norm", before, kept, norm, 0, waiting),
         Moment("backward, last block", before, left, backward, 0, waiting),
         Moment("backward, first block", before + rest, always, backward, 0, waiting),
         Moment(
@@ -74,15 +77,16 @@ def scoring_moments(workload: Workload, batch: Batch) -> tuple[Moment, ...]:
     """Moments of a forward pass without gradients, and its log-probs."""
     shape, trainer = workload.model, workload.trainer
     precision = Precision.of(trainer)
-    body, tail = block(shape, precision, batch), final_norm(shape, precision, batch)
+    body, tail = replay_block(shape, precision), replay_final_norm(shape, precision)
+    counts = batch.counts
     # the embeddings are held until the model returns
-    embeddings = body.sizes["x"]
+    embeddings = body.source.at(counts)
     always = shared_bytes(shape, precision, batch) + batch_bytes(batch)
-    states = tail.sizes["states"] + logits.result_bytes(batch.responses, entropy=False)
+    states = tail.result.at(counts) + logits.result_bytes(batch.responses, entropy=False)
     chunk = logits.forward_bytes(shape.vocab, batch.responses, trainer.logprob_chunk, precision.size)
     return (
-        Moment("forward, a block", 0, always + embeddings, body.forward(grad=False), 0, 0),
-        Moment("forward, final norm", 0, always + embeddings, tail.forward(grad=False), 0, 0),
+        Moment("forward, a block", 0, always + embeddings, body.forward_free.at(counts), 0, 0),
+        Moment("forward, final norm", 0, always + embeddings, tail.forward_free.at(counts), 0, 0),
         Moment("log-probs", 0, always, states, chunk, 0),
     )
 

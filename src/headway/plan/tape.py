@@ -4,35 +4,116 @@ The tape lists what a piece of a model computes, with the size of every result a
 replay follows torch's rules: a result lives until Python's last reference and the last operation that keeps it are
 gone; the backward pass goes through the operations in reverse, allocates the gradients of an operation's inputs,
 then frees the gradient of its result and what it kept; a second gradient for the same tensor is added to the first.
+
+Every size is linear in what a batch has of tokens, of pairs that attention looks at and of response tokens. So a
+replay needs no batch: it returns the candidates for the peak, and a batch chooses the largest.
 """
 
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Size(NamedTuple):
+    """Bytes per token, per pair of tokens, per response token, and bytes that no batch changes.
+
+    >>> Size(tokens=4).plus(Size(fixed=100)).at(Size(tokens=10, fixed=1))
+    140
+    """
+
+    tokens: int = 0
+    pairs: int = 0
+    responses: int = 0
+    fixed: int = 0
+
+    def plus(self, other: "Size") -> "Size":
+        """The sum."""
+        return Size(
+            self.tokens + other.tokens, self.pairs + other.pairs, self.responses + other.responses,
+            self.fixed + other.fixed,
+        )  # fmt: skip
+
+    def minus(self, other: "Size") -> "Size":
+        """The difference."""
+        return Size(
+            self.tokens - other.tokens, self.pairs - other.pairs, self.responses - other.responses,
+            self.fixed - other.fixed,
+        )  # fmt: skip
+
+    def times(self, factor: int) -> "Size":
+        """A multiple."""
+        return Size(self.tokens * factor, self.pairs * factor, self.responses * factor, self.fixed * factor)
+
+    def at(self, counts: "Size") -> int:
+        """Bytes for a batch with these counts of tokens, pairs and responses; its `fixed` is 1."""
+        return (
+            self.tokens * counts.tokens + self.pairs * counts.pairs + self.responses * counts.responses
+            + self.fixed * counts.fixed
+        )  # fmt: skip
+
+    def covers(self, other: "Size") -> bool:
+        """Whether no batch makes the other larger."""
+        return all(mine >= theirs for mine, theirs in zip(self, other, strict=True))
+
+
+NOTHING = Size()
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The most of several sizes, each the largest for some batch.
+
+    >>> Peak.of([Size(tokens=2), Size(tokens=1), Size(fixed=30)]).at(Size(tokens=10, fixed=1))
+    30
+    """
+
+    candidates: tuple[Size, ...]
+
+    @classmethod
+    def of(cls, sizes: Iterable[Size]) -> "Peak":
+        """Without those that another one covers."""
+        kept: list[Size] = []
+        for size in sorted(set(sizes), reverse=True):
+            if not any(other.covers(size) for other in kept):
+                kept.append(size)
+        return cls(tuple(kept))
+
+    def plus(self, size: Size) -> "Peak":
+        """With something beside it all along."""
+        return Peak(tuple(each.plus(size) for each in self.candidates))
+
+    def or_else(self, other: "Peak") -> "Peak":
+        """The most of both."""
+        return Peak.of((*self.candidates, *other.candidates))
+
+    def at(self, counts: Size) -> int:
+        """Bytes for a batch."""
+        return max(size.at(counts) for size in self.candidates)
 
 
 @dataclass(frozen=True)
 class Op:
-    """One operation, in bytes.
+    """One operation.
 
     `keeps` names what it saves for its backward pass. `passes`: the gradient of the result is itself that of the
     inputs (an addition, a view). `extra` and `backward_extra` are temporaries; `weight` the gradient of the
-    parameter it uses, 0 where that is frozen.
+    parameter it uses, nothing where that is frozen.
     """
 
     inputs: tuple[str, ...]
     output: str
     keeps: tuple[str, ...] = ()
     passes: bool = False
-    extra: int = 0
-    backward_extra: int = 0
-    weight: int = 0
+    extra: Size = NOTHING
+    backward_extra: Size = NOTHING
+    weight: Size = NOTHING
 
 
 class Tape:
-    """Operations in order. `sizes` are the bytes of tensors by name; a view has the name of its tensor."""
+    """Operations in order. `sizes` are those of tensors by name; a view has the name of its tensor."""
 
-    def __init__(self, source: str, size: int) -> None:
+    def __init__(self, source: str, size: Size) -> None:
         self.source = source
         self.sizes = {source: size}
         self.events: list[Op | str] = []
@@ -40,13 +121,13 @@ class Tape:
     def add(
         self,
         output: str,
-        size: int,
+        size: Size,
         *inputs: str,
         keeps: Iterable[str] = (),
         passes: bool = False,
-        extra: int = 0,
-        backward_extra: int = 0,
-        weight: int = 0,
+        extra: Size = NOTHING,
+        backward_extra: Size = NOTHING,
+        weight: Size = NOTHING,
     ) -> str:
         """Append an operation and return the name of its result."""
         assert output not in self.sizes, output
@@ -54,7 +135,7 @@ class Tape:
         self.events.append(Op(inputs, output, tuple(keeps), passes, extra, backward_extra, weight))
         return output
 
-    def keep(self, name: str, size: int) -> str:
+    def keep(self, name: str, size: Size) -> str:
         """A by-product that only a later `keeps` may name, such as the statistics of a softmax."""
         self.sizes[name] = size
         return name
@@ -68,56 +149,77 @@ class Tape:
         """The operations without the drops."""
         return [event for event in self.events if isinstance(event, Op)]
 
-    def kept(self) -> int:
-        """Bytes that the backward pass keeps from the forward pass, the source among them where it is kept."""
-        return sum(self.sizes[name] for name in {name for op in self.ops for name in op.keeps})
+    def kept_names(self) -> set[str]:
+        """What the backward pass needs of the forward pass."""
+        return {name for op in self.ops for name in op.keeps}
 
-    def weights(self) -> int:
-        """Bytes of the gradients of all parameters."""
-        return sum(op.weight for op in self.ops)
+    def kept(self) -> Size:
+        """Size of what the backward pass keeps from the forward pass, the source among it where it is kept."""
+        return self._sum(self.kept_names())
 
-    def forward(self, *, grad: bool, stop_early: bool = False) -> int:
+    def weights(self) -> Size:
+        """Size of the gradients of all parameters."""
+        total = NOTHING
+        for op in self.ops:
+            total = total.plus(op.weight)
+        return total
+
+    def _sum(self, names: Iterable[str]) -> Size:
+        total = NOTHING
+        for name in names:
+            total = total.plus(self.sizes[name])
+        return total
+
+    def forward(self, *, grad: bool, stop_early: bool = False) -> Peak:
         """The most that is alive at a time while the tape runs, its source included.
 
         Without `grad` nothing is kept. `stop_early`: it ends with the last operation that keeps something.
         """
-        kept = {name for op in self.ops for name in op.keeps} if grad else set()
+        kept = self.kept_names() if grad else set()
         last = max((i for i, event in enumerate(self.events) if isinstance(event, Op) and event.keeps), default=-1)
         live = {self.source}
-        peak = self.sizes[self.source]
+        total = self.sizes[self.source]
+        peaks = [total]
         for index, event in enumerate(self.events):
             if stop_early and index > last:
                 break
             if isinstance(event, str):
-                live -= {event} - kept
+                if event in live and event not in kept:
+                    live.remove(event)
+                    total = total.minus(self.sizes[event])
                 continue
-            live |= {event.output, *(event.keeps if grad else ())}
-            peak = max(peak, sum(self.sizes[name] for name in live) + event.extra)
-        return peak
+            for name in (event.output, *(event.keeps if grad else ())):
+                if name not in live:
+                    live.add(name)
+                    total = total.plus(self.sizes[name])
+            peaks.append(total.plus(event.extra))
+        return Peak.of(peaks)
 
-    def backward(self, *, accumulate: bool) -> int:
+    def backward(self, *, accumulate: bool) -> Peak:
         """The most that is alive at a time in the backward pass, which starts with the gradient of the result.
 
         `accumulate`: parameters have gradients already, so that each new one lives only until it is added; else it
         stays.
         """
         uses = Counter(name for op in self.ops for name in set(op.keeps))
-        kept = sum(self.sizes[name] for name in uses)
+        kept = self._sum(uses)
         gradients = _Gradients(self.sizes)
         gradients.give(self.ops[-1].output)
-        weights = 0
-        peak = kept + gradients.bytes
+        weights = NOTHING
+        peaks = [kept.plus(gradients.total)]
         for op in reversed(self.ops):
             fresh = gradients.receive(op)
-            peak = max(peak, kept + weights + gradients.bytes + fresh + op.backward_extra + op.weight)
+            held = kept.plus(weights).plus(gradients.total).plus(fresh)
+            peaks.append(held.plus(op.backward_extra).plus(op.weight))
             gradients.release(op.output)
-            weights += 0 if accumulate else op.weight
+            weights = weights if accumulate else weights.plus(op.weight)
             for name in set(op.keeps):
                 uses[name] -= 1
-                kept -= 0 if uses[name] else self.sizes[name]
-        return peak
+                if not uses[name]:
+                    kept = kept.minus(self.sizes[name])
+        return Peak.of(peaks)
 
-    def recompute(self) -> int:
+    def recompute(self) -> Peak:
         """The most that is alive while a checkpointed tape runs again: its forward pass and the gradients by then.
 
         It runs again when the backward pass first needs something that it kept, and ends when it has all of that.
@@ -129,29 +231,29 @@ class Tape:
                 break
             gradients.receive(op)
             gradients.release(op.output)
-        return self.forward(grad=True, stop_early=True) + gradients.bytes
+        return self.forward(grad=True, stop_early=True).plus(gradients.total)
 
 
 class _Gradients:
     """Gradients alive in a backward pass. Several tensors may share one; adding to a shared one makes a new one."""
 
-    def __init__(self, sizes: dict[str, int]) -> None:
+    def __init__(self, sizes: dict[str, Size]) -> None:
         self._sizes = sizes
         self._of: dict[str, int] = {}
-        self._size: dict[int, int] = {}
+        self._size: dict[int, Size] = {}
         self._next = 0
-        self.bytes = 0
+        self.total = NOTHING
 
     def give(self, name: str) -> None:
         """A gradient of its own for a tensor that has none."""
         self._of[name] = self._next
         self._size[self._next] = self._sizes[name]
-        self.bytes += self._sizes[name]
+        self.total = self.total.plus(self._sizes[name])
         self._next += 1
 
-    def receive(self, op: Op) -> int:
-        """Allocate the gradients of an operation's inputs; returns bytes of those that are added and then freed."""
-        fresh = 0
+    def receive(self, op: Op) -> Size:
+        """Allocate gradients of an operation's inputs; returns the size of those that are added and then freed."""
+        fresh = NOTHING
         for name in op.inputs:
             if name not in self._of:
                 if op.passes:
@@ -160,7 +262,7 @@ class _Gradients:
                     self.give(name)
                 continue
             if not op.passes:
-                fresh += self._sizes[name]
+                fresh = fresh.plus(self._sizes[name])
             if self._shared(name):
                 self.release(name)
                 self.give(name)
@@ -170,7 +272,7 @@ class _Gradients:
         """A gradient is no longer needed for this tensor."""
         key = self._of.pop(name)
         if key not in self._of.values():
-            self.bytes -= self._size[key]
+            self.total = self.total.minus(self._size[key])
 
     def _shared(self, name: str) -> bool:
         return sum(key == self._of[name] for key in self._of.values()) > 1
