@@ -2,7 +2,8 @@
 
 import csv
 import json
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -11,21 +12,21 @@ from pathlib import Path
 from typing import Any, Literal
 
 from headway.errors import InputError
+from headway.facts.blocks import HEADS, AttentionKind, Block, Linear, LinearAttention, LoraTargets, Mla, fused_roles
 
 FAMILIES = ("llama", "qwen2", "qwen3", "qwen3_moe", "gemma")
 """Model types of transformers that headway trains."""
-
-LoraTargets = Literal["all-linear", "attention"]
 
 
 @dataclass(frozen=True)
 class ModelShape:
     """Widths and counts, enough to know every parameter and every activation.
 
-    `family` is transformers' `model_type`. `experts` 0 is a dense model; otherwise every layer routes each token
-    to `experts_per_token` of `experts` MLPs of width `expert_ffn`. `head_dim` is explicit because some families
-    set heads x head_dim apart from hidden. The biases are those of the query, key and value projections, of the
-    attention's output projection, and of the gate, up and down projections.
+    `family` is transformers' `model_type`. `experts` 0 is a dense model; otherwise a layer routes each token to
+    `experts_per_token` of `experts` MLPs of width `expert_ffn`, but for `dense_layers` layers, which have an MLP of
+    width `ffn`. `head_dim` is explicit because some families set heads x head_dim apart from hidden. The biases are
+    those of the query, key and value projections, of the attention's output projection, and of the gate, up and
+    down projections.
 
     >>> table()["smollm2-135m"].parameters()
     134515008
@@ -48,6 +49,46 @@ class ModelShape:
     expert_ffn: int = 0
     output_bias: bool = False
     mlp_bias: bool = False
+    mla: Mla | None = None
+    qk_norm_wide: bool = False
+    """Each projection's norm has its own weight for every head (OLMo 2), not one head's width for all (Qwen3)."""
+    attention_gate: bool = False
+    """The query projection is twice as wide: its other half gates the attention's output (Qwen3-Next)."""
+    sinks: bool = False
+    """One learned logit a head (gpt-oss)."""
+    shared_ffn: int = 0
+    """Total width of the experts' gated MLP that every token passes."""
+    shared_gate: bool = False
+    """One logit a token scales the shared experts (qwen2_moe, qwen3_next)."""
+    router_bias: bool = False
+    expert_bias: bool = False
+    dense_layers: int = 0
+    gated: bool = True
+    """False: up and down with one activation between them, no gate."""
+    norm: Literal["rms", "layer"] = "rms"
+    norm_weight: bool = True
+    norm_bias: bool = False
+    norms: int = 2
+    """Norms of a block on the residual stream: 4 in Gemma 2 and 3, 1 where attention and MLP share it."""
+    parallel: bool = False
+    """Attention and MLP read the same input (Falcon, Phi, GPT-NeoX)."""
+    learned_positions: int = 0
+    """Rows of a learned position table."""
+    head_bias: bool = False
+    sliding_window: int = 0
+    """Tokens that a sliding layer looks back on, itself included; 0: none."""
+    sliding_layers: int = 0
+    linear: LinearAttention | None = None
+    vision_parameters: int = 0
+    """A vision tower with its projector."""
+    mtp_layers: int = 0
+    """Layers for multi-token prediction that the published weights have beside the model; not in `parameters()`."""
+    other_parameters: int = 0
+    """Parameters that belong to no block, no embedding and no head, such as a norm of the embeddings."""
+    mixed: tuple[tuple[Block, int], ...] = ()
+    """The groups of `blocks()` where dense layers and a second kind of attention mix, so that counts do not tell."""
+    assumed: tuple[str, ...] = ()
+    """What was assumed where the configuration does not say, in words."""
 
     @property
     def query_width(self) -> int:
@@ -59,62 +100,186 @@ class ModelShape:
         """kv_heads x head_dim: the width of K, and of V."""
         return self.kv_heads * self.head_dim
 
-    def attention_linears(self) -> tuple[tuple[int, int], ...]:
-        """(in, out) of the query, key, value and output projections of one block."""
+    def blocks(self) -> tuple[tuple[Block, int], ...]:
+        """Groups of identical blocks with their numbers, which sum to `layers`; the largest group first.
+
+        >>> table()["qwen3-30b-a3b"].blocks()
+        ((Block(attention='full', experts=True), 48),)
+        """
+        if self.mixed:
+            return self.mixed
+        whole: AttentionKind = "mla" if self.mla else "full"
+        special: AttentionKind = "linear" if self.linear else "sliding"
+        special_layers = self.linear.layers if self.linear else self.sliding_layers
+        counts = Counter({Block(whole, bool(self.experts)): self.layers})
+        if special_layers:
+            counts = Counter({
+                Block(special, bool(self.experts)): special_layers,
+                Block(whole, bool(self.experts)): self.layers - special_layers,
+            })  # fmt: skip
+        elif self.experts and self.dense_layers:
+            counts = Counter({
+                Block(whole, experts=True): self.layers - self.dense_layers,
+                Block(whole, experts=False): self.dense_layers,
+            })  # fmt: skip
+        return tuple((block, count) for block, count in counts.most_common() if count)
+
+    def _block(self, block: Block | None) -> Block:
+        """The block that is meant: where none is named, the one with the most parameters."""
+        if block is not None:
+            return block
+        groups = self.blocks()
+        return groups[0][0] if len(groups) == 1 else max((kind for kind, _ in groups), key=self.block_parameters)
+
+    def _attention(self, block: Block) -> tuple[Linear, ...]:
+        if block.attention == "linear":
+            assert self.linear is not None
+            return self.linear.linears(self.hidden)
+        if self.mla:
+            return self.mla.linears(self.hidden, self.heads)
+        query, kv = self.query_width, self.kv_width
         return (
-            (self.hidden, self.query_width), (self.hidden, self.kv_width),
-            (self.hidden, self.kv_width), (self.query_width, self.hidden),
+            Linear("q", self.hidden, query * (2 if self.attention_gate else 1)),
+            Linear("k", self.hidden, kv), Linear("v", self.hidden, kv), Linear("o", query, self.hidden),
         )  # fmt: skip
 
-    def mlp_linears(self) -> tuple[tuple[int, int], ...]:
-        """(in, out) of the gate, up and down projections of one dense block; empty for experts."""
-        if self.experts:
-            return ()
-        return ((self.hidden, self.ffn), (self.hidden, self.ffn), (self.ffn, self.hidden))
+    def _mlp(self, width: int) -> tuple[Linear, ...]:
+        gate = (Linear("gate", self.hidden, width),) if self.gated else ()
+        return (*gate, Linear("up", self.hidden, width), Linear("down", width, self.hidden))
+
+    def _plain_mlp(self, block: Block) -> tuple[Linear, ...]:
+        """The dense MLP, or the shared experts, as plain matrices."""
+        if not block.experts:
+            return self._mlp(self.ffn)
+        return self._mlp(self.shared_ffn) if self.shared_ffn else ()
+
+    def attention_linears(self, block: Block | None = None) -> tuple[tuple[int, int], ...]:
+        """(in, out) of the attention's projections: query, key, value and output where it is the common kind.
+
+        Without `block`, those of the block with the most parameters.
+        """
+        return tuple((one.inputs, one.outputs) for one in self._attention(self._block(block)))
+
+    def mlp_linears(self, block: Block | None = None) -> tuple[tuple[int, int], ...]:
+        """(in, out) of the gate, up and down projections of a dense block; empty for experts."""
+        chosen = self._block(block)
+        return () if chosen.experts else tuple((one.inputs, one.outputs) for one in self._mlp(self.ffn))
+
+    def norm_parameters(self) -> int:
+        """Parameters of one norm on the residual stream."""
+        return self.hidden * (self.norm_weight + self.norm_bias)
 
     def embedding_parameters(self) -> int:
         """Parameters of the token embedding (and of the output head where tied)."""
         return self.vocab * self.hidden
 
     def head_parameters(self) -> int:
-        """Parameters of an untied output head; 0 where tied."""
-        return 0 if self.tied else self.vocab * self.hidden
+        """Parameters of an untied output head; 0 where tied, but for a bias."""
+        return (0 if self.tied else self.vocab * self.hidden) + (self.vocab if self.head_bias else 0)
 
-    def block_parameters(self) -> int:
-        """Parameters of one block, norms and biases included."""
-        count = sum(i * o for i, o in self.attention_linears()) + sum(i * o for i, o in self.mlp_linears())
-        if self.experts:
-            count += self.experts * (3 * self.hidden * self.expert_ffn) + self.hidden * self.experts
+    def expert_parameters(self) -> int:
+        """Parameters of one routed expert; 0 in a dense model."""
+        if not self.experts:
+            return 0
+        linears = self._mlp(self.expert_ffn)
+        return sum(one.size + (one.outputs if self.expert_bias else 0) for one in linears)
+
+    def attention_parameters(self, block: Block | None = None) -> int:
+        """Parameters of one block's attention, its own norms and biases included."""
+        chosen = self._block(block)
+        linears = self._attention(chosen)
+        count = sum(one.size for one in linears)
+        if chosen.attention == "linear":
+            assert self.linear is not None
+            return count + self.linear.other_parameters()
+        if self.mla:
+            count += self.mla.q_lora + self.mla.kv_lora
+            biased: tuple[str, ...] = ("q_a", "kv_a")
+        else:
+            biased = ("q", "k", "v")
         if self.qkv_bias:
-            count += self.query_width + 2 * self.kv_width
+            count += sum(one.outputs for one in linears if one.role in biased)
         if self.output_bias:
             count += self.hidden
-        if self.mlp_bias:
-            count += 2 * self.ffn + self.hidden
         if self.qk_norm:
-            count += 2 * self.head_dim
-        return count + 2 * self.hidden
+            count += self.query_width + self.kv_width if self.qk_norm_wide else 2 * self.head_dim
+        return count + (self.heads if self.sinks else 0)
+
+    def block_parameters(self, block: Block | None = None) -> int:
+        """Parameters of one block, norms and biases included; without `block`, of the largest."""
+        chosen = self._block(block)
+        mlp = self._plain_mlp(chosen)
+        count = self.attention_parameters(chosen) + sum(one.size for one in mlp)
+        if chosen.experts:
+            count += self.experts * self.expert_parameters() + self.hidden * self.experts
+            count += (self.experts if self.router_bias else 0) + (self.hidden if self.shared_gate else 0)
+        elif self.mlp_bias:
+            count += sum(one.outputs for one in mlp)
+        return count + self.norms * self.norm_parameters()
 
     def parameters(self) -> int:
-        """All parameters, a tied head counted once."""
+        """All parameters, a tied head counted once, a vision tower included."""
         return (
-            self.embedding_parameters() + self.head_parameters() + self.layers * self.block_parameters() + self.hidden
-        )
+            self.embedding_parameters() + self.head_parameters() + self.learned_positions * self.hidden
+            + sum(count * self.block_parameters(block) for block, count in self.blocks())
+            + self.norm_parameters() + self.vision_parameters + self.other_parameters
+        )  # fmt: skip
 
-    def lora_linears(self, targets: LoraTargets) -> tuple[tuple[int, int], ...]:
-        """(in, out) of the projections of one block that carry an adapter.
+    def active_parameters(self) -> int:
+        """Parameters that one token passes: all, less the experts that it is not routed to.
 
-        The experts of a mixture are fused tensors that no adapter targets, so "all-linear" is the attention there.
+        >>> round(table()["qwen3-30b-a3b"].active_parameters() / 1e9, 2)
+        3.35
         """
-        return self.attention_linears() + (self.mlp_linears() if targets == "all-linear" else ())
+        sparse = sum(count for block, count in self.blocks() if block.experts)
+        return self.parameters() - sparse * (self.experts - self.experts_per_token) * self.expert_parameters()
+
+    def lora_linears(self, targets: LoraTargets, block: Block | None = None) -> tuple[tuple[int, int], ...]:
+        """(in, out) of the projections of one block that carry an adapter; without `block`, of the largest.
+
+        `targets` is a keyword or names as `blocks.PROJECTIONS` has them; the head is no part of a block: see
+        `lora_head`. The experts of a mixture are fused tensors that no adapter targets, so "all-linear" is the
+        attention there, and the shared experts. InputError for an unknown name.
+        """
+        chosen = self._block(block)
+        attention = self._attention(chosen)
+        linears = {one.role: one for one in (*attention, *self._plain_mlp(chosen))}
+        if targets == "attention":
+            groups: Iterable[tuple[str, ...]] = [(one.role,) for one in attention]
+        elif targets == "all-linear":
+            groups = [(role,) for role in linears]
+        elif isinstance(targets, str):
+            groups = fused_roles((targets,))
+        else:
+            groups = fused_roles(targets)
+        found = []
+        for group in groups:
+            parts = [linears[role] for role in group if role in linears]
+            if parts:
+                found.append((parts[0].inputs, sum(one.outputs for one in parts)))
+        return tuple(found)
 
     def lora_parameters(self, rank: int, targets: LoraTargets) -> int:
-        """Parameters of the adapters: A [rank, in] and B [out, rank] for each projection of each block.
+        """Parameters of the adapters: A [rank, in] and B [out, rank] for each projection of each block, and the head.
 
         >>> table()["smollm2-135m"].lora_parameters(16, "all-linear")
         4884480
         """
-        return self.layers * sum(rank * (i + o) for i, o in self.lora_linears(targets))
+        head = rank * (self.hidden + self.vocab) if lora_head(targets) else 0
+        return head + sum(
+            count * rank * (inputs + outputs)
+            for block, count in self.blocks()
+            for inputs, outputs in self.lora_linears(targets, block)
+        )
+
+
+def lora_head(targets: LoraTargets) -> bool:
+    """Whether the output head carries an adapter.
+
+    >>> lora_head(("q_proj", "lm_head")), lora_head("all-linear")
+    (True, False)
+    """
+    return not isinstance(targets, str) and any(name in HEADS for name in targets)
 
 
 def from_config(name: str, config: Mapping[str, Any]) -> ModelShape:
