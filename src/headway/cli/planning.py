@@ -44,7 +44,7 @@ class Planned:
         """The plan as `plan.json` and `--json` show it."""
         return {
             "verdict": [asdict(each) for each in self.verdicts],
-            "lines": [asdict(line) for line in self.ledger.lines],
+            "lines": [line._asdict() for line in self.ledger.lines],
         }
 
     def json_text(self) -> str:
@@ -61,5 +61,5 @@ def make_plan(spec: RunSpec, message: Callable[[str], None]) -> Planned:
         source = prepare(source, message)
     workload = to_workload(spec, source)
     machine = probe.detect(spec.memory.limit)
-    ledger = plan(workload)
+    ledger = plan(workload, machine)
     return Planned(source, workload, machine, ledger, verdict(ledger, machine))

@@ -1,52 +1,116 @@
-"""The planner's neutral input: what runs, how large, in which precision. Every reader of a run maps to it."""
+"""The planner's neutral input: what runs, how large, in which precision. Every reader of a run maps to it.
 
-from dataclasses import dataclass
+Fields say what a trainer or an engine does with memory, not whose product it is: `Trainer.system` and
+`Engine.system` are names for messages and for what only measurements tell (constants of a version).
+"""
+
+from dataclasses import dataclass, field
 from typing import Literal
 
+from headway.facts.blocks import LoraTargets
 from headway.facts.shapes import ModelShape
 
-Dtype = Literal["fp32", "bf16"]
-DTYPE_BYTES: dict[Dtype, int] = {"fp32": 4, "bf16": 2}
+Dtype = Literal["fp32", "bf16", "fp16"]
+DTYPE_BYTES: dict[Dtype, int] = {"fp32": 4, "bf16": 2, "fp16": 2}
+StateDtype = Literal["fp32", "bf16", "int8", "int4"]
+Packed = Literal["nf4", "int4", "int8", "fp8"]
 
 
 @dataclass(frozen=True)
 class Lora:
-    """Adapters on a frozen base; adapters are fp32.
+    """Adapters on a frozen base. `embeddings`: the embedding and the head are trained in full as well.
 
     >>> Lora(rank=16, targets="all-linear")
-    Lora(rank=16, targets='all-linear')
+    Lora(rank=16, targets='all-linear', dtype='fp32', embeddings=False, dropout=False)
     """
 
     rank: int
-    targets: Literal["all-linear", "attention"]
+    targets: LoraTargets
+    dtype: Dtype = "fp32"
+    embeddings: bool = False
+    dropout: bool = False
+
+
+@dataclass(frozen=True)
+class Quant:
+    """How the projections of a frozen base are packed. `double`: the scales of nf4 are quantised again.
+
+    >>> Quant("nf4").double
+    False
+    """
+
+    kind: Packed
+    double: bool = False
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """What the optimizer keeps for each trained parameter and what a step needs beside it.
+
+    `master`: an fp32 copy of half-precision parameters. `step`: how the update runs: "blocks" of one parameter at a
+    time, "foreach" over all at once, or "fused" without temporaries. `in_backward`: each gradient is used and freed
+    as soon as it is there. `paged`: the state may be moved to host memory. `offload`: share of the state in host
+    memory.
+
+    >>> Optimizer().state_dtype
+    'fp32'
+    """
+
+    kind: Literal["adamw", "adafactor", "sgd", "muon", "lion"] = "adamw"
+    state_dtype: StateDtype = "fp32"
+    master: bool = True
+    step: Literal["blocks", "foreach", "fused"] = "blocks"
+    in_backward: bool = False
+    paged: bool = False
+    offload: float = 0.0
 
 
 @dataclass(frozen=True)
 class Trainer:
-    """The role that holds parameters and takes gradients.
+    """The role that holds parameters and takes gradients; the numbers are those of one rank.
 
-    `cap` bounds the tokens of a micro-batch (padding included); `reference` tells where the reference
-    log-probs come from: none at coefficient 0, the same model with its adapter off, or a frozen copy.
-    `updates` > 1 or a reference add the score phase.
+    `cap` bounds the tokens of a micro-batch (padding included); with `rows` > 0 a micro-batch is that many samples
+    instead. `reference` tells where the reference log-probs come from: none at coefficient 0, the same model with
+    its adapter off, a frozen copy beside the model, or one in host memory that is streamed in block by block.
+    `updates` > 1 or a reference add the score phase; so does `scores`, where old log-probs are always computed.
+    `compute_dtype` is that of gathered or cast weights, where it is not `param_dtype`.
+    `loss`: "hidden-chunks" goes from hidden states to log-probs in chunks of `logprob_chunk` tokens; "logits" makes
+    all logits; "logits-chunks" makes all and takes the loss chunk by chunk; "fused" forms gradients chunk by chunk.
+    `kernels`: "eager" as the model's Python says, "fused" as compiled.
+    `gradients_stay`: they outlive the step until the next backward pass.
+    `offload`: where the trainer's state goes while an engine on the same devices generates.
     """
 
     param_dtype: Dtype
     lora: Lora | None
-    reference: Literal["none", "adapter-off", "copy"]
+    reference: Literal["none", "adapter-off", "copy", "host"]
     cap: int
     checkpointing: bool
-    attention: Literal["sdpa", "eager"]
+    attention: Literal["sdpa", "eager", "flash"]
     logprob_chunk: int
     entropy: bool
     updates: int
+    system: str = "headway"
+    rows: int = 0
+    scores: bool = False
+    compute_dtype: Dtype | None = None
+    grad_dtype: Dtype | None = None
+    quant: Quant | None = None
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    loss: Literal["hidden-chunks", "logits", "logits-chunks", "fused"] = "hidden-chunks"
+    kernels: Literal["eager", "fused"] = "eager"
+    temperature: bool = False
+    gradients_stay: bool = False
+    offload: Literal["none", "host"] = "none"
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """What the embedded engine generates: `prompts` x `samples` answers a step, in batches bounded by `kv_budget`.
+    """The samples: `prompts` x `samples` answers a step, from the embedded engine in batches bounded by `kv_budget`.
 
     `max_prompt` and `max_answer` bound the tokens of a prompt and of an answer. Evaluation generates
-    `eval_problems` x `eval_samples` answers through the same engine; 0 problems: none.
+    `eval_problems` x `eval_samples` answers through the same engine; 0 problems: none. In supervised fine-tuning
+    the samples come from the data: no prompt, and answers as long as the sequences.
     """
 
     prompts: int
@@ -64,12 +128,72 @@ class Rollout:
 
 
 @dataclass(frozen=True)
-class Workload:
-    """One run: model, trainer, engine and the processes beside them, on one device.
+class Engine:
+    """An engine in processes of its own, which generates on the trainer's devices (`colocated`) or on others.
 
-    `weights_file_bytes` is what loading reads from disk (0: random weights). A `function` reward runs in a process
-    bounded by `reward_limit_bytes`. `problems` are held in host memory, `data` tells where they come from.
-    `steps` are rollouts; `save`: checkpoints are written.
+    `memory_fraction` is the engine's own: of free memory before loading in SGLang (`mem_fraction_static`, weights
+    and KV pool), of the device's total in vLLM (`gpu_memory_utilization`, everything). `releases` is what it gives
+    back when it sleeps; `host_copy`: its weights then wait in host memory. `max_seqs` and `max_batched_tokens`: what
+    runs at once. `graphs`: CUDA graphs are captured. `bucket` is the buffer in bytes through which new weights come.
+
+    >>> Engine("sglang", 0.4).tensor_parallel
+    1
+    """
+
+    system: Literal["sglang", "vllm"]
+    memory_fraction: float
+    version: str = ""
+    dtype: Dtype = "bf16"
+    kv_dtype: Literal["bf16", "fp16", "fp8"] = "bf16"
+    quant: Quant | None = None
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    max_length: int = 0
+    max_seqs: int = 256
+    max_batched_tokens: int = 8192
+    graphs: bool = True
+    colocated: bool = True
+    releases: Literal["nothing", "kv", "weights+kv"] = "weights+kv"
+    host_copy: bool = False
+    bucket: int = 512 << 20
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where ranks are: `devices` on each of `nodes`, and how the trainer divides the model over them.
+
+    `shards`: ranks that share one set of parameters, gradients and optimizer state; `replicas` of such a set.
+    `tensor` parallel ranks split every projection (`sequence_parallel`: the norms' tokens too), `context` parallel
+    ranks split the tokens of a sample, `pipeline` stages the layers.
+
+    >>> Layout(devices=8, shards=8).ranks
+    8
+    """
+
+    nodes: int = 1
+    devices: int = 1
+    shards: int = 1
+    replicas: int = 1
+    tensor: int = 1
+    context: int = 1
+    pipeline: int = 1
+    sequence_parallel: bool = True
+
+    @property
+    def ranks(self) -> int:
+        """Processes of the trainer."""
+        return self.nodes * self.devices
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One run: model, trainer, engine and the processes beside them.
+
+    `engine` None: the trainer generates itself, or nothing is generated. `weights_file_bytes` is what loading reads
+    from disk (0: random weights). A `function` reward runs in a process bounded by `reward_limit_bytes`. `problems`
+    are held in host memory, `data` tells where they come from. `steps` are rollouts; `save`: checkpoints are
+    written. `ray`: processes are actors of a Ray cluster on the same nodes. `unknown` lists, in words, what the run
+    does not say and what was assumed.
     """
 
     model: ModelShape
@@ -85,6 +209,10 @@ class Workload:
     steps: int
     save: bool
     tensorboard: bool
+    engine: Engine | None = None
+    layout: Layout = field(default_factory=Layout)
+    ray: bool = False
+    unknown: tuple[str, ...] = ()
 
     @property
     def optimizer_steps(self) -> int:

@@ -23,17 +23,17 @@ def advise(workload: Workload, machine: Machine) -> tuple[str, ...]:
 
     When no single change makes it fit, the last line is a combination of all that help, as far as is needed.
     """
-    before = plan(workload)
+    before = plan(workload, machine)
     worst = min(verdict(before, machine), key=_room)
     found = []
     for change in changes(workload):
-        peak = plan(change.workload).peak(worst.pool)
+        peak = plan(change.workload, machine).peak(worst.pool)
         if peak.bytes < worst.peak.bytes:
             found.append((peak.bytes, change))
     found.sort(key=lambda pair: pair[0])
-    lines = [_line(change.text, change.workload, worst) for _, change in found]
+    lines = [_line(change.text, change.workload, worst, machine) for _, change in found]
     if worst.limit is not None and found and found[0][0] > worst.limit.bytes:
-        lines += _together(workload, worst)
+        lines += _together(workload, worst, machine)
     return tuple(lines)
 
 
@@ -72,13 +72,13 @@ def _trainer(workload: Workload, **fields: object) -> Workload:
     return replace(workload, trainer=replace(workload.trainer, **fields))  # type: ignore[arg-type]
 
 
-def _together(workload: Workload, worst: Verdict) -> Iterator[str]:
+def _together(workload: Workload, worst: Verdict, machine: Machine) -> Iterator[str]:
     """One line with as many changes as it takes, best first; each is planned on top of those before it."""
     assert worst.limit is not None
     done: list[str] = []
     size = worst.peak.bytes
     while size > worst.limit.bytes:
-        options = [(plan(change.workload).peak(worst.pool).bytes, change) for change in changes(workload)]
+        options = [(plan(change.workload, machine).peak(worst.pool).bytes, change) for change in changes(workload)]
         best = min(options, key=lambda pair: pair[0], default=None)
         if best is None or best[0] >= size:
             break
@@ -86,11 +86,11 @@ def _together(workload: Workload, worst: Verdict) -> Iterator[str]:
         key = best[1].text.partition(" = ")[0]
         done = [text for text in done if text.partition(" = ")[0] != key] + [best[1].text]
     if done:
-        yield _line(" and ".join(done), workload, worst)
+        yield _line(" and ".join(done), workload, worst, machine)
 
 
-def _line(text: str, workload: Workload, worst: Verdict) -> str:
-    peak = plan(workload).peak(worst.pool)
+def _line(text: str, workload: Workload, worst: Verdict, machine: Machine) -> str:
+    peak = plan(workload, machine).peak(worst.pool)
     fits = "" if worst.limit is None or peak.bytes > worst.limit.bytes else ", which fits"
     return f"set {text}: {format_bytes(worst.peak.bytes)} -> {format_bytes(peak.bytes)} (phase {peak.phase}){fits}"
 

@@ -56,6 +56,11 @@ def process(workload: Workload, phase: Phase) -> Item:
     return Item("process", size, size + UNCERTAIN, "python, torch, transformers, peft, heap", "measured")
 
 
+def cuda_context() -> Item:
+    """Device memory of one process's CUDA context."""
+    return Item("CUDA context", CUDA_CONTEXT, 2 * CUDA_CONTEXT, "constant", "reported 0.3 to 0.7 GiB")
+
+
 def problems(workload: Workload) -> Item:
     """The problems with their prompts, held for the whole run."""
     size = workload.problems * (PROBLEM_BYTES + 36 * workload.rollout.max_prompt)

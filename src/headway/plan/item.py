@@ -1,10 +1,13 @@
-"""An item of the ledger before it has a place: bytes, their bound and where they come from."""
+"""An item of the ledger before it has a place, and the entry that gives it one."""
 
-from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+from headway.plan.ledger import Phase, Quantity
+
+Place = Literal["device", "host"]
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(NamedTuple):
     """What one thing holds. `bytes` is the expected value, `upper` the bound.
 
     >>> Item.exact("weights", 4096, "1,024 x 4 B", "one copy").upper
@@ -24,4 +27,25 @@ class Item:
 
     def at_most(self, upper: int) -> "Item":
         """The same item with a higher bound."""
-        return replace(self, upper=max(self.upper, upper))
+        return self._replace(upper=max(self.upper, upper))
+
+
+class Entry(NamedTuple):
+    """An item that a role's process holds on its device or in its node's host memory.
+
+    `count` processes of the node hold as much each; it is 1 on a device, whose entries are those of one rank.
+
+    >>> Entry("host", "host", "trainer", Item.exact("process", 10, "constant", ""), count=8).count
+    8
+    """
+
+    place: Place
+    quantity: Quantity
+    role: str
+    item: Item
+    rank: int = 0
+    count: int = 1  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
+
+
+Phases = dict[Phase, tuple[int, list[Entry]]]
+"""For each phase the step at which it first holds its peak, and what is alive in it."""

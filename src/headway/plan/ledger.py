@@ -3,9 +3,13 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Quantity = Literal["allocated", "reserved", "device_used", "host"]
+"""What a line adds to: bytes of tensors; what the allocator holds beyond them; what a process holds of a device
+beyond its allocator; host memory. Each of the first three counts contains those before it."""
+
+DEVICE_QUANTITIES: tuple[Quantity, ...] = ("allocated", "reserved", "device_used")
 
 
 class Phase(StrEnum):
@@ -13,15 +17,17 @@ class Phase(StrEnum):
 
     LOAD = "load"
     ROLLOUT = "rollout"
+    WAKE = "wake"
     SCORE = "score"
     TRAIN = "train"
     STEP = "step"
+    SLEEP = "sleep"
+    SYNC = "sync"
     SAVE = "save"
     EVAL = "eval"
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """One item that a role holds in a pool during a phase.
 
     `bytes` is the expected value and `upper` the bound; `formula` has the numbers put in; `source` says where
@@ -78,6 +84,12 @@ class Ledger:
         """What one phase holds in one pool."""
         lines = self.select(pool, phase)
         return Peak(pool, phase, self.first_step[phase], total(lines), total_upper(lines))
+
+    def measured_as(self, pool: str, phase: Phase, quantity: Quantity) -> tuple[int, int]:
+        """(expected, upper) bytes of a phase as a counter of that quantity shows them."""
+        counted = DEVICE_QUANTITIES[: DEVICE_QUANTITIES.index(quantity) + 1] if quantity != "host" else ("host",)
+        lines = [line for line in self.select(pool, phase) if line.quantity in counted]
+        return total(lines), total_upper(lines)
 
     def peak(self, pool: str) -> Peak:
         """The phase that holds the most of a pool, by the expected value."""

@@ -1,215 +1,68 @@
-"""From a Workload to its Ledger: which items are alive in which phase."""
+"""From a Workload to its Ledger: the phases of its kind of run, laid into the pools of its machine."""
 
-from collections.abc import Iterator
+from headway.facts.machine import Machine
+from headway.facts.workload import Workload
+from headway.plan import own
+from headway.plan.item import Entry, Item, Phases, Place
+from headway.plan.ledger import Ledger, Line, Phase
 
-from headway.facts.workload import DTYPE_BYTES, Workload
-from headway.plan import host, kvcache, optimizer, weights
-from headway.plan.activations import Batch
-from headway.plan.item import Item
-from headway.plan.ledger import Ledger, Line, Phase, Quantity
-from headway.plan.passes import Moment, highest, scoring_moments, training_moments, without_adapter
-
-HOST, DEVICE = "node[0].host", "node[0].device[0]"
+HOST, DEVICE, UNIFIED = "node[0].host", "node[0].device[0]", "node[0].unified"
+SPLIT: dict[Place, str] = {"host": HOST, "device": DEVICE}
+ONE: dict[Place, str] = {"host": UNIFIED, "device": UNIFIED}
 
 
-def plan(workload: Workload) -> Ledger:
-    """The ledger of a run on one device.
+def plan(workload: Workload, machine: Machine | None = None) -> Ledger:
+    """The ledger of a run.
 
-    Expected values assume prompts of `max_prompt` and answers of `max_answer` tokens, which a run reaches when its
-    model does not end its answers early; shorter answers hold less. Upper bounds add what shorter samples can do
-    (fill a micro-batch closer to the cap) and the uncertainty of each line.
+    On a machine whose CPU and GPU share one memory every line is in its one pool; without a machine, host and
+    device are apart. Device lines are those of the rank that holds the most; host lines those of the whole node.
     """
-    phases = {
-        Phase.LOAD: list(_load(workload)),
-        Phase.ROLLOUT: list(_generate(workload, evaluation=False)),
-        Phase.TRAIN: list(_train(workload)),
-        Phase.STEP: list(_step(workload)),
-    }
-    if workload.trainer.updates > 1 or workload.trainer.reference != "none":
-        phases[Phase.SCORE] = list(_score(workload))
-    if workload.save:
-        phases[Phase.SAVE] = list(_save(workload))
-    if workload.rollout.eval_problems:
-        phases[Phase.EVAL] = list(_generate(workload, evaluation=True))
-    lines = [line for phase in Phase if phase in phases for line in _placed(workload, phase, phases[phase])]
-    return Ledger(tuple(lines), {phase: _first_step(workload, phase) for phase in phases})
+    found = phases(workload)
+    pools = ONE if machine is not None and machine.unified else SPLIT
+    floor = _floors(machine)
+    lines: list[Line] = []
+    for phase in Phase:
+        if phase in found:
+            here = [_line(pools[entry.place], phase, entry) for entry in found[phase][1]]
+            used = {line.pool for line in here}
+            lines += here
+            lines += [_line(pool, phase, entry) for pool, entry in floor if pool in used]
+    return Ledger(tuple(lines), {phase: step for phase, (step, _) in found.items()})
 
 
-def micro_batches(workload: Workload) -> tuple[Batch, ...]:
-    """The first two micro-batches of an optimizer step when every sample has full length."""
-    rollout, trainer = workload.rollout, workload.trainer
-    samples = rollout.prompts * rollout.samples // trainer.updates
-    rows = min(samples, max(1, trainer.cap // rollout.longest))
-    sizes = [rows] if samples <= rows else [rows, min(rows, samples - rows)]
-    return tuple(Batch(size, rollout.longest, size * rollout.max_answer) for size in sizes)
+def phases(workload: Workload) -> Phases:
+    """What is alive in each phase, by the kind of run."""
+    return own.phases(workload)
 
 
-def fullest_micro_batch(workload: Workload) -> Batch:
-    """The most tokens that a micro-batch can have: shorter samples can fill the cap, none is over full length."""
-    rollout, trainer = workload.rollout, workload.trainer
-    samples = rollout.prompts * rollout.samples // trainer.updates
-    tokens = min(max(trainer.cap, rollout.longest), samples * rollout.longest)
-    return Batch(1, tokens, min(tokens, samples * rollout.max_answer), reach=rollout.longest)
-
-
-def _resident(workload: Workload, phase: Phase) -> Iterator[Item]:
-    """Weights, reference and optimizer state, as they stand in a phase at its highest pass."""
-    shape, trainer = workload.model, workload.trainer
-    size = DTYPE_BYTES[trainer.param_dtype]
-    formula = f"{shape.parameters():,} parameters x {size} B"
-    yield Item.exact("weights", weights.base_bytes(workload), formula, "one copy, shared with the engine")
-    if trainer.reference == "copy":
-        yield Item.exact("reference weights", weights.base_bytes(workload), formula, "a frozen copy")
-    if trainer.lora is not None:
-        count = weights.trained_parameters(workload)
-        yield Item.exact("adapters", count * 4, f"{count:,} parameters x 4 B", "fp32")
-    if _has_optimizer_state(workload, phase):
-        yield from _optimizer_state(workload)
-
-
-def _optimizer_state(workload: Workload) -> Iterator[Item]:
-    count = weights.trained_parameters(workload)
-    yield Item.exact(
-        "optimizer moments", optimizer.moment_bytes(workload), f"{count:,} parameters x 8 B",
-        "two moments in fp32, from the first optimizer step on",
-    )  # fmt: skip
-    if master := optimizer.master_bytes(workload):
-        yield Item.exact("fp32 master", master, f"{count:,} parameters x 4 B", "from the first optimizer step on")
-
-
-def _has_optimizer_state(workload: Workload, phase: Phase) -> bool:
-    """Whether some pass through the phase begins after the first optimizer step."""
-    match phase:
-        case Phase.LOAD:
-            return False
-        case Phase.SAVE | Phase.EVAL | Phase.STEP:
-            return True
-        case Phase.TRAIN:
-            return workload.optimizer_steps > 1
-        case _:
-            return workload.steps > 1
-
-
-def _first_step(workload: Workload, phase: Phase) -> int:
-    """The step at which a phase first holds its peak."""
-    match phase:
-        case Phase.LOAD:
-            return 0
-        case Phase.SAVE | Phase.EVAL:
-            return workload.steps
-        case Phase.TRAIN | Phase.STEP:
-            return 1 if workload.trainer.updates > 1 else min(2, workload.steps)
-        case _:
-            return min(2, workload.steps)
-
-
-def _load(workload: Workload) -> Iterator[Item]:
-    yield from _resident(workload, Phase.LOAD)
-    shape = workload.model
-    size = shape.embedding_parameters() * DTYPE_BYTES[workload.trainer.param_dtype]
-    yield Item(
-        "tensor being read", 0, size, f"{shape.vocab:,} x {shape.hidden:,}", "read into its parameter, one at a time"
-    )
-
-
-def _generate(workload: Workload, *, evaluation: bool) -> Iterator[Item]:
-    yield from _resident(workload, Phase.EVAL if evaluation else Phase.ROLLOUT)
-    rollout = workload.rollout
-    per_prompt = rollout.eval_samples if evaluation else rollout.samples
-    answers = (rollout.eval_problems if evaluation else rollout.prompts) * per_prompt
-    held = kvcache.generation(workload, answers, per_prompt=per_prompt)
-    yield Item.exact(
-        "KV cache", held.cache,
-        f"{held.sequences:,} sequences x {rollout.longest:,} tokens x {kvcache.token_bytes(workload):,} B",
-        "one slab, zeroed when a batch starts",
-    )  # fmt: skip
-    yield Item("activations", held.working, held.working, "one block, no gradients", "plan/activations.py")
-    yield Item(
-        "logits", held.logits, held.logits, f"{held.sequences:,} x {workload.model.vocab:,}", "plan/kvcache.py"
-    )
-    yield Item("answers", held.answers, 2 * held.answers, f"{answers:,} answers", "Python objects")
-    yield host.fragmentation(held.working + held.logits)
-
-
-def _train(workload: Workload) -> Iterator[Item]:
-    yield from _resident(workload, Phase.TRAIN)
-    batches = micro_batches(workload)
-    passes = [training_moments(workload, batches[0], accumulate=False)]
-    if len(batches) > 1:
-        passes.append(training_moments(workload, batches[1], accumulate=True))
-    top = highest(tuple(moment for moments in passes for moment in moments))
-    full = fullest_micro_batch(workload)
-    worst = highest(training_moments(workload, full, accumulate=True))
-    yield from _moment_items(workload, top, worst, batches[0])
-
-
-def _score(workload: Workload) -> Iterator[Item]:
-    yield from _resident(workload, Phase.SCORE)
-    plain = without_adapter(workload) if workload.trainer.updates == 1 else workload
-    batch = micro_batches(workload)[0]
-    top = highest(scoring_moments(plain, batch))
-    worst = highest(scoring_moments(plain, fullest_micro_batch(workload)))
-    yield from _moment_items(workload, top, worst, batch)
-
-
-def _moment_items(workload: Workload, top: Moment, worst: Moment, batch: Batch) -> Iterator[Item]:
-    """Lines of a pass at its highest moment, each bounded by what the worst micro-batch holds."""
-    tokens = f"{batch.rows:,} x {batch.longest:,} tokens"
-    rows = (
-        ("gradients", top.gradients, worst.gradients, "one for each trained parameter"),
-        ("saved activations", top.kept, worst.kept, f"{workload.model.layers} blocks, {tokens}"),
-        ("working set", top.working, worst.working, f"{top.at}, {tokens}"),
-        ("logits", top.logits, worst.logits, f"{top.at}, {workload.trainer.logprob_chunk} tokens at a time"),
-        ("head gradient", top.head_gradient, worst.head_gradient, top.at),
-    )
-    rest = worst.bytes
-    for item, size, _, formula in rows:
-        rest -= size
-        if size:
-            yield Item.exact(item, size, formula, "plan/passes.py")
-    yield Item("fuller micro-batches", 0, max(0, rest), f"up to {worst.at}", "shorter samples fill the cap")
-    yield host.fragmentation(worst.bytes - worst.gradients)
-
-
-def _step(workload: Workload) -> Iterator[Item]:
-    yield from _resident(workload, Phase.STEP)
-    gradients = weights.gradient_bytes(workload)
-    once = workload.optimizer_steps == 1
-    yield Item("gradients", 0 if once else gradients, gradients, "one for each trained parameter", "freed one by one")
-    temporaries = optimizer.step_temporaries(workload)
-    yield Item.exact("temporaries", temporaries, "one block of elements", "plan/optimizer.py")
-    yield host.fragmentation(gradients // 2)
-
-
-def _save(workload: Workload) -> Iterator[Item]:
-    yield from _resident(workload, Phase.SAVE)
-    yield Item("file buffers", 0, 64 << 20, "tensors are written from where they are", "safetensors")
-
-
-def _placed(workload: Workload, phase: Phase, items: list[Item]) -> Iterator[Line]:
-    """Lines of one phase in their pools: all in the host's without a device of its own."""
-    cuda = workload.device == "cuda"
-    pool = DEVICE if cuda else HOST
-    quantity: Quantity = "device_used" if cuda else "host"
-    for item in items:
-        if item.upper == 0:
-            continue
-        role = "engine" if item.item in ("KV cache", "answers") else "trainer"
-        role = "reference" if item.item == "reference weights" else role
-        python = item.item == "answers"
-        yield _line(HOST if python else pool, "host" if python else quantity, phase, role, item)
-    if cuda:
-        context = Item(
-            "CUDA context", host.CUDA_CONTEXT, 2 * host.CUDA_CONTEXT, "constant", "reported 0.3 to 0.7 GiB"
+def _floors(machine: Machine | None) -> list[tuple[str, Entry]]:
+    """What the system itself holds of a pool, where the pool's limits count that."""
+    if machine is None:
+        return []
+    return [
+        (
+            pool.name,
+            Entry(
+                "host",
+                "host",
+                "system",
+                Item(
+                    "operating system",
+                    pool.floor_bytes,
+                    pool.floor_upper,
+                    "constant of the machine",
+                    "facts/tables/machines.csv",
+                ),
+            ),
         )
-        yield _line(DEVICE, "device_used", phase, "driver", context)
-    yield _line(HOST, "host", phase, "trainer", host.process(workload, phase))
-    yield _line(HOST, "host", phase, "trainer", host.problems(workload))
-    if (tokenizer := host.tokenizer(workload)) is not None:
-        yield _line(HOST, "host", phase, "trainer", tokenizer)
-    if (reward := host.reward(workload)) is not None:
-        yield _line(HOST, "host", phase, "reward", reward)
+        for pool in machine.pools
+        if pool.floor_upper
+    ]
 
 
-def _line(pool: str, quantity: Quantity, phase: Phase, role: str, item: Item) -> Line:
-    return Line(pool, phase, role, 0, item.item, item.bytes, item.upper, quantity, item.formula, item.source)
+def _line(pool: str, phase: Phase, entry: Entry) -> Line:
+    item = entry.item
+    return Line(
+        pool, phase, entry.role, entry.rank, item.item, item.bytes * entry.count, item.upper * entry.count,
+        entry.quantity, item.formula if entry.count == 1 else f"{entry.count} x ({item.formula})", item.source,
+    )  # fmt: skip

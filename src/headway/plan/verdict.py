@@ -59,7 +59,7 @@ def lowest_limit(machine: Machine, pool: str) -> Limit | None:
 
 def fits_surely(workload: Workload, machine: Machine) -> bool:
     """Whether every pool keeps even its upper bound inside its lowest limit."""
-    return all(each.kind == "fits" for each in verdict(plan(workload), machine))
+    return all(each.kind == "fits" for each in verdict(plan(workload, machine), machine))
 
 
 def longest_sample(workload: Workload, machine: Machine) -> int:

@@ -10,7 +10,8 @@ from headway.facts.shapes import by_name
 from headway.facts.workload import Lora, Rollout, Trainer, Workload
 from headway.plan import optimizer, weights
 from headway.plan.ledger import Phase, total, total_upper
-from headway.plan.plan import fullest_micro_batch, micro_batches, plan
+from headway.plan.own import fullest_micro_batch, micro_batches
+from headway.plan.plan import plan
 
 HOST = "node[0].host"
 

@@ -2,7 +2,6 @@
 
 import io
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -149,7 +148,7 @@ WIDE = Ledger(
 @pytest.mark.parametrize("scale", [1, 1000, 10**12])
 def test_numbers_are_whole_at_every_width(width: int, scale: int) -> None:
     ledger = Ledger(
-        tuple(replace(each, bytes=each.bytes * scale, upper=each.upper * scale) for each in WIDE.lines),
+        tuple(each._replace(bytes=each.bytes * scale, upper=each.upper * scale) for each in WIDE.lines),
         WIDE.first_step,
     )
     here = machine(4 * GIB)
