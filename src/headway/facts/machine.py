@@ -3,6 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from headway.units import format_bytes
+
 PoolKind = Literal["host", "device", "unified", "shm"]
 
 RAY_LIMIT = "Ray"
@@ -119,5 +121,5 @@ def ray_limits(
     size = int(total_bytes * threshold)
     if min_free_bytes is not None:
         size = max(size, total_bytes - min_free_bytes)
-    source = f"RAY_memory_usage_threshold {threshold:g} of {total_bytes} bytes"
+    source = f"RAY_memory_usage_threshold: {threshold:g} of {format_bytes(total_bytes)}"
     return (Limit(f"{RAY_LIMIT} {threshold:g}", size, "Ray kills a worker", source),)

@@ -152,12 +152,20 @@ def _discrete(row: Row, nodes: int, devices: int) -> Machine:
     return Machine(shape + row.name, tuple(pools), row.cores)
 
 
+_SYSTEM, _DESKTOP = GIB, 4 * GIB
+"""What a system asks for itself: the least memory that Ubuntu 24.04 names for a server, and for a desktop. They are
+no measurement, so the larger one is the bound; a small machine is taken to run a small system."""
+
+
 def _cpu(size: int, name: str) -> Machine:
-    return with_host(Machine(name, (Pool("node[0].host", "host", 0, ()),), 0), size)
+    machine = with_host(Machine(name, (Pool("node[0].host", "host", 0, ()),), 0), size)
+    floor, upper = min(_SYSTEM, size // 16), min(_DESKTOP, size // 8)
+    return replace(machine, pools=(replace(machine.pools[0], floor_bytes=floor, floor_upper=upper),))
 
 
 def with_host(machine: Machine, size: int) -> Machine:
-    """The machine with `size` bytes of host memory on each node: its DRAM, or the limit of its pod or group.
+    """The machine with `size` bytes of host memory on each node that a run may use: its pod's or group's limit, or
+    what is left of its DRAM beside the system.
 
     InputError on a unified machine, whose memory the table knows.
 

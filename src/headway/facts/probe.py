@@ -7,63 +7,28 @@ read is None, never 0.
 import math
 import os
 import platform
-from collections.abc import Iterator, Mapping
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from headway.facts.machine import Limit, Machine, Pool
+from headway.facts import ray_memory
+from headway.facts.found import CgroupMemory, Device, NodeMemory, SharedMemory, as_ray_counts, describe
+from headway.facts.machine import Machine
+
+__all__ = [
+    "ROOT", "CgroupMemory", "Device", "NodeMemory", "SharedMemory", "asks_psutil", "bf16_arithmetic",
+    "cgroup_memory", "cgroup_usage_file", "cpu_quota", "describe", "detect", "node_memory", "nvml_device",
+    "nvml_devices", "pod_sign", "ray_object_store", "read_fields", "read_number", "read_text", "shared_memory",
+    "usable_cores", "visible",
+]  # fmt: skip
 
 ROOT = Path("/")
 
 _NO_LIMIT = 2**60
 """Control groups v1 write "no limit" as the largest multiple of the page size below 2^63."""
-
-
-@dataclass(frozen=True)
-class NodeMemory:
-    """The memory of the whole node, in bytes. `available` can be had without swapping (MemAvailable)."""
-
-    total: int
-    available: int
-    swap_total: int
-    swap_free: int
-
-    @property
-    def used(self) -> int:
-        """What cannot be had: total less available. Page cache that the kernel can drop is not use."""
-        return self.total - self.available
-
-
-@dataclass(frozen=True)
-class CgroupMemory:
-    """What the control groups around this process say of its memory, in bytes.
-
-    `current` and `peak` are of its own group and count page cache. `limit` is the lowest on the path from
-    there to the root of the mount; `left` is the least that any limit on the path leaves, page cache that can
-    be dropped counted as free. `source` is the file of the limit that leaves the least.
-    """
-
-    version: int
-    current: int | None
-    peak: int | None
-    limit: int | None
-    left: int | None
-    source: str
-
-
-@dataclass(frozen=True)
-class Device:
-    """A CUDA device as NVML sees it. `total` and `free` are None where NVML does not tell.
-
-    `unified`: it has no memory of its own, because CPU and GPU share one.
-    """
-
-    uuid: str
-    name: str
-    total: int | None
-    free: int | None
-    unified: bool = False
 
 
 def read_text(path: Path) -> str | None:
@@ -88,17 +53,38 @@ def read_fields(text: str) -> dict[str, int]:
     return fields
 
 
-def node_memory(root: Path = ROOT) -> NodeMemory | None:
-    """Memory of the node from /proc/meminfo, from psutil where there is no /proc; None if neither says."""
+def node_memory(root: Path = ROOT, *, device_nodes: bool = False) -> NodeMemory | None:
+    """Memory of the node from /proc/meminfo, from psutil where there is no /proc; None if neither says.
+
+    `device_nodes`: memory of nodes without CPUs is a device's, and is taken off (see `Device.is_node`).
+    """
     text = read_text(root / "proc/meminfo")
     if text is None:
         return _psutil_memory() if asks_psutil(root) else None
     fields = read_fields(text)
     if "MemTotal" not in fields or "MemAvailable" not in fields:
         return None
+    total, free = _device_nodes(root) if device_nodes else (0, 0)
     return NodeMemory(
-        fields["MemTotal"], fields["MemAvailable"], fields.get("SwapTotal", 0), fields.get("SwapFree", 0)
+        total=max(0, fields["MemTotal"] - total),
+        available=max(0, fields["MemAvailable"] - free),
+        swap_total=fields.get("SwapTotal", 0),
+        swap_free=fields.get("SwapFree", 0),
     )
+
+
+def _device_nodes(root: Path) -> tuple[int, int]:
+    """Total and free bytes of the memory nodes that have no CPUs."""
+    total = free = 0
+    for folder in sorted((root / "sys/devices/system/node").glob("node[0-9]*")):
+        if (read_text(folder / "cpulist") or "?").strip():
+            continue
+        lines = (read_text(folder / "meminfo") or "").splitlines()
+        fields = read_fields(
+            "\n".join(line.split(maxsplit=2)[-1] for line in lines if line)
+        )  # "Node 1 MemTotal: ..."
+        total, free = total + fields.get("MemTotal", 0), free + fields.get("MemFree", 0)
+    return total, free
 
 
 def asks_psutil(root: Path) -> bool:
@@ -141,6 +127,8 @@ def cgroup_memory(root: Path = ROOT) -> CgroupMemory | None:
         limit=min((limit for _, limit in limits), default=None),
         left=least[0] if least else None,
         source=str((least[1] if least else own) / names.limit),
+        root_limit=read_number(levels[-1] / names.limit),
+        root_used=_used(levels[-1], names),
     )
 
 
@@ -170,13 +158,19 @@ def read_number(path: Path) -> int | None:
 
 
 def _left(level: Path, limit: int, names: _Files) -> int | None:
-    """What a group may still take: the kernel drops its file pages before it kills for memory."""
+    """What a group may still take."""
+    used = _used(level, names)
+    return None if used is None else max(0, limit - used)
+
+
+def _used(level: Path, names: _Files) -> int | None:
+    """What a group holds, without file pages: the kernel drops them before it kills for memory."""
     current = read_number(level / names.current)
     if current is None:
         return None
     stat = read_fields(read_text(level / "memory.stat") or "")
     cache = sum(stat.get(name, 0) for name in names.cache)
-    return max(0, limit - max(0, current - cache))
+    return max(0, current - cache)
 
 
 def _levels(controller: str, root: Path) -> tuple[int, tuple[Path, ...]]:
@@ -228,6 +222,39 @@ def _upwards(base: Path, below: PurePosixPath) -> Iterator[Path]:
         yield base / parent
 
 
+def pod_sign(root: Path = ROOT, environment: Mapping[str, str] = os.environ) -> str | None:
+    """What tells that this process runs in a Kubernetes pod; None where nothing does.
+
+    Looked for: the group's path (kubepods), mounts that the kubelet makes in every container, and the variable
+    that every container gets. The limit of the groups is then the pod's, or its container's.
+    """
+    groups = list(_own_groups(root).values())
+    for _, _, mount_root, mount_point in _mounts(root):
+        if mount_point.startswith("/sys/fs/cgroup"):
+            groups.append(mount_root)
+        elif "/kubelet/pods/" in mount_root and "/kubelet/pods/" not in mount_point:
+            return f"{mount_point} is mounted from the kubelet"
+    if any("kubepods" in group for group in groups):
+        return "kubepods in the group's path"
+    return "KUBERNETES_SERVICE_HOST is set" if "KUBERNETES_SERVICE_HOST" in environment else None
+
+
+def shared_memory(
+    root: Path = ROOT, usage: Callable[[Path], tuple[int, int, int]] = shutil.disk_usage
+) -> SharedMemory | None:
+    """The size of /dev/shm and what is free there; None where no memory is mounted there.
+
+    `usage` gives total, used and free bytes of the file system of a path, as `shutil.disk_usage` does.
+    """
+    if not any(kind == "tmpfs" and point == "/dev/shm" for kind, _, _, point in _mounts(root)):
+        return None
+    try:
+        total, _, free = usage(root / "dev/shm")
+    except OSError:
+        return None
+    return SharedMemory(total, free)
+
+
 def cpu_quota(root: Path = ROOT) -> float | None:
     """CPUs' worth of time that the control groups allow, the lowest on the path; None without a quota."""
     version, levels = _levels("cpu", root)
@@ -262,33 +289,43 @@ def bf16_arithmetic(root: Path = ROOT) -> bool | None:
     return not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(lines[0].split())
 
 
-def nvml_devices(environment: Mapping[str, str] = os.environ) -> tuple[Device, ...]:
-    """CUDA devices by their index in this process; () without NVML (extra `cuda`) or without a driver."""
+def nvml_devices(environment: Mapping[str, str] = os.environ, nvml: Any = None) -> tuple[Device, ...]:
+    """CUDA devices by their index in this process; () without NVML (extra `cuda`) or without a driver.
+
+    `nvml`: a module with the functions of `pynvml`, in place of it.
+    """
+    if nvml is None:
+        try:
+            import pynvml
+        except ImportError:
+            return ()
+        nvml = pynvml
     try:
-        import pynvml
-    except ImportError:
+        nvml.nvmlInit()
+    except nvml.NVMLError:
         return ()
     try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return ()
-    try:
-        devices = tuple(nvml_device(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount()))
+        devices = tuple(nvml_device(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
     finally:
-        pynvml.nvmlShutdown()
+        nvml.nvmlShutdown()
     return visible(devices, environment.get("CUDA_VISIBLE_DEVICES"))
+
+
+_UNIFIED_NAMES = re.compile(r"\b(GB10|Thor|Orin|Xavier|Jetson|Tegra)\b", re.IGNORECASE)
+"""Chips whose GPU has no memory of its own. Grace superchips (GH200, GB200, GB300) have theirs beside the CPU's."""
 
 
 def nvml_device(nvml: Any, index: int) -> Device:
     """One device, asked through the module `pynvml`."""
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     uuid, name = nvml.nvmlDeviceGetUUID(handle), nvml.nvmlDeviceGetName(handle)
+    unified = _UNIFIED_NAMES.search(name) is not None
     try:
         memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     except nvml.NVMLError as error:
         # GB10 and its kind answer "not supported"; others may forbid the question, on a part of a GPU for example
-        return Device(uuid, name, None, None, unified=isinstance(error, nvml.NVMLError_NotSupported))
-    return Device(uuid, name, memory.total, memory.free)
+        return Device(uuid, name, None, None, unified or isinstance(error, nvml.NVMLError_NotSupported))
+    return Device(uuid, name, memory.total, memory.free, unified)
 
 
 def visible(devices: tuple[Device, ...], chosen: str | None) -> tuple[Device, ...]:
@@ -310,47 +347,39 @@ def visible(devices: tuple[Device, ...], chosen: str | None) -> tuple[Device, ..
     return tuple(found)
 
 
-def describe(
-    node: NodeMemory | None,
-    cgroup: CgroupMemory | None,
-    devices: tuple[Device, ...],
-    limit: int | None,
-    cores: int,
-    name: str,
+def ray_object_store(root: Path = ROOT, environment: Mapping[str, str] = os.environ) -> int | None:
+    """The size in bytes of the object store that Ray would start with here by default; None without memory's size."""
+    node = node_memory(root)
+    if node is None:
+        return None
+    total, used = as_ray_counts(node, cgroup_memory(root))
+    shm = shared_memory(root)
+    settings = ray_memory.from_environment(environment)
+    return settings.object_store(max(0, total - used), None if shm is None else shm.free)
+
+
+def detect(
+    limit: int | None = None,
+    root: Path = ROOT,
+    *,
+    ray: bool = False,
+    environment: Mapping[str, str] = os.environ,
+    nvml: Any = None,
 ) -> Machine:
-    """The Machine of these facts. A pool of which no size is known is left out.
+    """This machine as it is now, with the user's own `limit` in bytes (the RunSpec's `memory.limit`).
 
-    A limit's bytes are the most that this run may hold: what others hold now is already taken off. The user's
-    own `limit` holds for every pool.
+    `ray`: the run uses Ray, so Ray's limits count; InputError where `environment` sets them to what is no number.
+    Devices are asked of `nvml`, or of the driver where `root` is this machine's.
     """
-    own: tuple[Limit, ...] = ()
-    if limit is not None:
-        own = (Limit("memory.limit", limit, "headway does not start the run", "RunSpec"),)
-    pools = []
-    if node is not None:
-        kernel = "the kernel swaps, then kills a process"
-        limits = [Limit("MemAvailable", node.available, kernel, "/proc/meminfo")]
-        if cgroup is not None and cgroup.left is not None:
-            kills = "the kernel kills a process of the group"
-            limits.append(Limit("cgroup", cgroup.left, kills, cgroup.source))
-        if any(device.unified for device in devices):
-            pools.append(Pool("node[0].unified", "unified", node.total, (*limits, *own)))
-        else:
-            pools.append(Pool("node[0].host", "host", node.total, (*limits, *own)))
-    for index, device in enumerate(devices):
-        if device.total is not None and device.free is not None:
-            free = Limit("device free", device.free, "CUDA reports out of memory", f"NVML, {device.name}")
-            pools.append(Pool(f"node[0].device[{index}]", "device", device.total, (free, *own)))
-    return Machine(name, tuple(pools), cores)
-
-
-def detect(limit: int | None = None, root: Path = ROOT) -> Machine:
-    """This machine as it is now, with the user's own `limit` in bytes (the RunSpec's `memory.limit`)."""
+    devices = nvml_devices(environment, nvml) if root == ROOT or nvml is not None else ()
     return describe(
-        node=node_memory(root),
+        node=node_memory(root, device_nodes=any(device.is_node for device in devices)),
         cgroup=cgroup_memory(root),
-        devices=nvml_devices() if root == ROOT else (),
+        devices=devices,
         limit=limit,
         cores=usable_cores(root),
         name=platform.node() or "this machine",
+        shm=shared_memory(root),
+        pod=pod_sign(root, environment),
+        ray=ray_memory.from_environment(environment) if ray else None,
     )

@@ -68,7 +68,7 @@ def test_host_memory_is_not_guessed() -> None:
 
 def test_superchips_have_a_host_memory_of_their_own() -> None:
     """Two GPUs of a GB200 superchip share one CPU with 480 GB."""
-    assert not by_name("gb200").unified
+    assert not any(by_name(name).unified for name in ("gb200", "gb300", "gh200-96"))
     assert [by_name(f"{n}xgb200").pool("node[0].host").total_bytes // 10**9 for n in (1, 2, 4)] == [480, 480, 960]
 
 
@@ -78,6 +78,7 @@ def test_a_cpu_host_of_any_size(name: str, size: int) -> None:
     (pool,) = machine.pools
     assert (pool.name, pool.kind, pool.total_bytes) == ("node[0].host", "host", size * GIB)
     assert limits(machine, pool.name)["memory"] == size * GIB
+    assert 0 < pool.floor_bytes < pool.floor_upper <= size * GIB // 8
     assert (machine.device_count, machine.nodes) == (0, 1)
 
 

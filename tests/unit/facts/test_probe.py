@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from headway.facts.machine import Machine
+from headway.facts.machine import Machine, is_ray
 from headway.facts.probe import (
     CgroupMemory,
     Device,
@@ -222,31 +222,67 @@ class NotSupportedError(NvmlError):
     pass
 
 
+class FakeNvml:
+    """Stands for the module `pynvml`: devices by name, each with its memory or the error of asking for it."""
+
+    NVMLError = NvmlError
+    NVMLError_NotSupported = NotSupportedError
+
+    def __init__(self, devices: dict[str, SimpleNamespace | NvmlError], *, driver: bool = True) -> None:
+        self.devices, self.driver, self.open = list(devices.items()), driver, False
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        if not self.driver:
+            raise NvmlError("driver not loaded")
+        self.open = True
+
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        self.open = False
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return len(self.devices)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
+        return index
+
+    def nvmlDeviceGetUUID(self, handle: int) -> str:  # noqa: N802
+        return f"GPU-{handle}"
+
+    def nvmlDeviceGetName(self, handle: int) -> str:  # noqa: N802
+        return self.devices[handle][0]
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> SimpleNamespace:  # noqa: N802
+        memory = self.devices[handle][1]
+        if isinstance(memory, NvmlError):
+            raise memory
+        return memory
+
+
+TOLD = SimpleNamespace(total=2 * GIB, free=GIB, used=GIB)
+
+
 @pytest.mark.parametrize(
-    ("error", "found"),
+    ("name", "memory", "found"),
     [
-        (None, Device("GPU-1", "NVIDIA GB10", 2 * GIB, GIB)),
-        (NotSupportedError(), Device("GPU-1", "NVIDIA GB10", None, None, unified=True)),
-        (NvmlError("no permission"), Device("GPU-1", "NVIDIA GB10", None, None)),
+        ("NVIDIA H200", TOLD, Device("GPU-0", "NVIDIA H200", 2 * GIB, GIB)),
+        ("NVIDIA GB200", TOLD, Device("GPU-0", "NVIDIA GB200", 2 * GIB, GIB)),
+        ("NVIDIA GB10", NotSupportedError(), Device("GPU-0", "NVIDIA GB10", None, None, unified=True)),
+        ("Some new chip", NotSupportedError(), Device("GPU-0", "Some new chip", None, None, unified=True)),
+        ("NVIDIA GB10", TOLD, Device("GPU-0", "NVIDIA GB10", 2 * GIB, GIB, unified=True)),
+        ("NVIDIA Thor", NvmlError("unknown"), Device("GPU-0", "NVIDIA Thor", None, None, unified=True)),
+        ("NVIDIA H200", NvmlError("no permission"), Device("GPU-0", "NVIDIA H200", None, None)),
     ],
 )
-def test_a_device_that_tells_its_memory_and_two_that_do_not(error: NvmlError | None, found: Device) -> None:
-    """On a GB10, NVML answers "not supported" to the question for memory."""
+def test_what_a_device_says_of_its_memory(name: str, memory: SimpleNamespace | NvmlError, found: Device) -> None:
+    """On a GB10, NVML answers "not supported" to the question for memory; its name tells as well."""
+    assert nvml_device(FakeNvml({name: memory}), 0) == found
 
-    def memory(handle: object) -> SimpleNamespace:
-        if error is not None:
-            raise error
-        return SimpleNamespace(total=2 * GIB, free=GIB, used=GIB)
 
-    nvml = SimpleNamespace(
-        NVMLError=NvmlError,
-        NVMLError_NotSupported=NotSupportedError,
-        nvmlDeviceGetHandleByIndex=lambda index: f"handle {index}",
-        nvmlDeviceGetUUID=lambda handle: "GPU-1",
-        nvmlDeviceGetName=lambda handle: "NVIDIA GB10",
-        nvmlDeviceGetMemoryInfo=memory,
-    )
-    assert nvml_device(nvml, 0) == found
+def test_nvml_is_closed_again_and_absent_without_a_driver() -> None:
+    nvml = FakeNvml({"NVIDIA L4": TOLD, "NVIDIA T4": TOLD})
+    assert [device.name for device in nvml_devices({"CUDA_VISIBLE_DEVICES": "1"}, nvml)] == ["NVIDIA T4"]
+    assert not nvml.open
+    assert nvml_devices({}, FakeNvml({"NVIDIA L4": TOLD}, driver=False)) == ()
 
 
 def test_unified_memory_is_one_pool() -> None:
@@ -285,6 +321,7 @@ def test_this_machine_has_memory_and_a_limit_of_the_user() -> None:
     assert known["memory.limit"] == GIB
     assert 0 < known["MemAvailable"] < main.total_bytes
     assert machine.cores >= 1
+    assert not any(is_ray(limit) for pool in machine.pools for limit in pool.limits)
 
 
 def test_hidden_devices_make_no_pool() -> None:
