@@ -110,7 +110,7 @@ def describe(
 
 
 def _node_limits(node: NodeMemory, cgroup: CgroupMemory | None, pod: str | None) -> Iterator[Limit]:
-    yield Limit("MemAvailable", node.available, "the kernel swaps, then kills a process", "/proc/meminfo")
+    yield Limit("MemAvailable", node.available, "the kernel swaps, then kills a process", "meminfo of the kernel")
     if cgroup is None or cgroup.left is None:
         return
     if pod is None:
