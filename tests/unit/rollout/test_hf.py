@@ -10,7 +10,8 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from headway.errors import InputError
-from headway.facts.shapes import ModelShape, from_config
+from headway.facts.configs import from_config
+from headway.facts.shapes import ModelShape
 from headway.rollout import hf, kvplan
 from headway.rollout.engine import Completion, Request, SamplingParams
 from headway.rollout.hf import HfEngine

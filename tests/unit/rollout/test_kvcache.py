@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.facts.shapes import from_config
+from headway.facts.configs import from_config
 from headway.rollout.kvcache import SlabCache, compaction
 from headway.rollout.kvplan import kv_token_bytes
 
