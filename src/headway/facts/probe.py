@@ -311,7 +311,7 @@ def nvml_devices(environment: Mapping[str, str] = os.environ, nvml: Any = None) 
     return visible(devices, environment.get("CUDA_VISIBLE_DEVICES"))
 
 
-_UNIFIED_NAMES = re.compile(r"\b(GB10|Thor|Orin|Xavier|Jetson|Tegra)\b", re.IGNORECASE)
+_UNIFIED_NAMES = re.compile(r"\b(GB10|N1X?|Thor|Orin|Xavier|Jetson|Tegra)\b", re.IGNORECASE)
 """Chips whose GPU has no memory of its own. Grace superchips (GH200, GB200, GB300) have theirs beside the CPU's."""
 
 

@@ -269,6 +269,8 @@ TOLD = SimpleNamespace(total=2 * GIB, free=GIB, used=GIB)
         ("NVIDIA GB10", NotSupportedError(), Device("GPU-0", "NVIDIA GB10", None, None, unified=True)),
         ("Some new chip", NotSupportedError(), Device("GPU-0", "Some new chip", None, None, unified=True)),
         ("NVIDIA GB10", TOLD, Device("GPU-0", "NVIDIA GB10", 2 * GIB, GIB, unified=True)),
+        # an N1X tells 8 GiB, a part of what it shares with the CPU (unslothai/unsloth pull request 10283)
+        ("NVIDIA N1X", TOLD, Device("GPU-0", "NVIDIA N1X", 2 * GIB, GIB, unified=True)),
         ("NVIDIA Thor", NvmlError("unknown"), Device("GPU-0", "NVIDIA Thor", None, None, unified=True)),
         ("NVIDIA H200", NvmlError("no permission"), Device("GPU-0", "NVIDIA H200", None, None)),
     ],

@@ -7,7 +7,7 @@ import pytest
 
 from headway.errors import InputError
 from headway.facts.machine import Machine
-from headway.facts.probe import SharedMemory, detect, node_memory, pod_sign, ray_object_store, shared_memory
+from headway.facts.probe import SharedMemory, detect, pod_sign, ray_object_store, shared_memory
 
 from .test_probe import (
     GIB,
@@ -80,6 +80,19 @@ def test_v2_pod(tmp_path: Path) -> None:
     assert machine.pool("node[0].host").floor_upper == 0
 
 
+def test_ray_counts_the_whole_container_and_not_the_group_of_the_process(tmp_path: Path) -> None:
+    files = {"proc/self/cgroup": "0::/worker\n", "proc/self/mountinfo": V2_MOUNTS}
+    groups = v2_group("", 9 * GIB, f"{40 * GIB}\n") | v2_group("worker", GIB, "max\n")
+    root = write(tmp_path, files | groups | meminfo(64 * GIB, 50 * GIB))
+    assert limits(bare(root, ray=True))["Ray 0.95"] == 38 * GIB - 9 * GIB
+
+
+def test_a_limit_above_the_node_s_memory_is_not_ray_s(tmp_path: Path) -> None:
+    files = {"proc/self/cgroup": "0::/\n", "proc/self/mountinfo": V2_MOUNTS}
+    root = write(tmp_path, files | v2_group("", GIB, f"{400 * GIB}\n") | meminfo(100 * GIB, 60 * GIB))
+    assert limits(bare(root, ray=True))["Ray 0.95"] == 95 * GIB - 40 * GIB
+
+
 @pytest.mark.parametrize(
     ("files", "environment", "said"),
     [
@@ -143,9 +156,8 @@ def test_memory_of_a_superchip_s_gpu_is_not_the_host_s(tmp_path: Path) -> None:
     assert limits(machine) == {"MemAvailable": 410 * KIB}
     assert limits(machine, "node[0].device[0]") == {"device free": GIB}
     # without such a device, a node without CPUs is an extension of the host's memory
-    plain = node_memory(root)
-    assert plain is not None
-    assert plain.total == 576 * KIB
+    extended = bare(root, nvml=FakeNvml({"NVIDIA H100 80GB HBM3": TOLD}))
+    assert extended.pool("node[0].host").total_bytes == 576 * KIB
 
 
 def test_a_machine_without_proc(tmp_path: Path) -> None:
