@@ -1,0 +1,151 @@
+"""`--set section.key=value` on a Workload: every key of it by its path, checked by the type of its field."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from difflib import get_close_matches
+from functools import cache
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from headway.errors import InputError
+from headway.facts.workload import Engine, Layout, Lora, Quant, Workload
+from headway.units import parse_bytes
+
+SIZES = {"rollout.kv_budget", "engine.bucket", "reward_limit_bytes", "weights_file_bytes"}
+"""Keys whose value is a size and may be written as 512MiB."""
+NOT_SET = {"model", "unknown"}
+"""Fields that are no keys: the model is named on its own, and what is unknown is said by who reads a run."""
+FRESH: dict[str, Any] = {
+    "trainer.lora": Lora(16, "all-linear"),
+    "trainer.quant": Quant("nf4"),
+    "engine": Engine("sglang", 0.4),
+}
+"""What a section starts from when a key of it is set and it is not there."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One key of a Workload.
+
+    >>> table()["rollout.max_answer"].accepts
+    'a whole number'
+    """
+
+    path: str
+    kind: Any
+    accepts: str
+
+
+@cache
+def table() -> dict[str, Setting]:
+    """All keys by path, in the order of the records."""
+    return {each.path: each for each in _settings(Workload, "")}
+
+
+def _settings(record: type[Any], prefix: str) -> Iterator[Setting]:
+    kinds = get_type_hints(record)
+    for each in fields(record):
+        path = prefix + each.name
+        if path in NOT_SET:
+            continue
+        section = _section(kinds[each.name])
+        if section is None:
+            yield Setting(path, kinds[each.name], _accepts(path, kinds[each.name]))
+        else:
+            yield from _settings(section, f"{path}.")
+
+
+def _section(kind: Any) -> type[Any] | None:
+    """The record that a field holds, or may hold."""
+    return next((each for each in (kind, *get_args(kind)) if is_dataclass(each)), None)  # type: ignore[return-value]
+
+
+def _accepts(path: str, kind: Any) -> str:
+    if path in SIZES:
+        return "a size such as 512MiB"
+    origin = get_origin(kind)
+    if origin is Literal:
+        return "one of " + ", ".join(map(str, get_args(kind)))
+    if origin in (Union, UnionType):
+        return " or ".join(_accepts("", each) for each in get_args(kind) if each is not type(None))
+    if origin is tuple:
+        return "names with commas between them"
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+    return names.get(kind, str(kind))
+
+
+def apply(workload: Workload, settings: Sequence[str]) -> Workload:
+    """The workload with `key=value` settings in order. InputError names every one that cannot be.
+
+    `none` takes a section away (`trainer.lora=none`); setting a key of an absent section makes the section.
+    """
+    problems: list[str] = []
+    for setting in settings:
+        path, equals, text = setting.partition("=")
+        try:
+            if not equals:
+                raise InputError(f"--set {setting}: write key=value, such as rollout.max_answer=256")
+            workload = _set(workload, path.strip(), text.strip())
+        except InputError as error:
+            problems += error.problems
+    if problems:
+        raise InputError(*problems)
+    return workload
+
+
+def _set(workload: Workload, path: str, text: str) -> Workload:
+    if path in FRESH and text.lower() == "none":
+        return _put(workload, path.split("."), None, "")
+    known = table().get(path)
+    if known is None:
+        raise InputError(_no_such_key(path))
+    return _put(workload, path.split("."), _value(known, text), "")
+
+
+def _put(record: Any, path: list[str], value: Any, prefix: str) -> Any:
+    """The record with the value at the end of the path."""
+    name, rest = path[0], path[1:]
+    if not rest:
+        return replace(record, **{name: value})
+    here = f"{prefix}{name}"
+    inner = getattr(record, name)
+    inner = FRESH[here] if inner is None else inner
+    return replace(record, **{name: _put(inner, rest, value, f"{here}.")})
+
+
+def _value(setting: Setting, text: str) -> Any:
+    if setting.path in SIZES:
+        try:
+            return parse_bytes(text)
+        except ValueError as error:
+            raise InputError(f"--set {setting.path}={text}: {error}") from None
+    raw: Any = None if text.lower() == "none" else text
+    if "names with commas" in setting.accepts and "," in text:
+        raw = tuple(part.strip() for part in text.split(","))
+    try:
+        value = TypeAdapter(setting.kind).validate_python(raw)
+    except ValidationError:
+        raise InputError(f"--set {setting.path}={text}: must be {setting.accepts}") from None
+    if isinstance(value, int | float) and value < 0:
+        raise InputError(f"--set {setting.path}={text}: must not be negative")
+    if setting.path in _AT_LEAST_ONE and value == 0:
+        raise InputError(f"--set {setting.path}={text}: must be at least 1")
+    return value
+
+
+_AT_LEAST_ONE = {
+    "trainer.cap", "trainer.updates", "trainer.logprob_chunk", "trainer.lora.rank", "rollout.prompts",
+    "rollout.samples", "rollout.max_answer", "steps", "threads", "engine.memory_fraction", "engine.tensor_parallel",
+    "engine.pipeline_parallel", "engine.max_seqs", "engine.max_batched_tokens",
+    *(f"layout.{each.name}" for each in fields(Layout) if each.name != "sequence_parallel"),
+}  # fmt: skip
+
+
+def _no_such_key(path: str) -> str:
+    last = path.rpartition(".")[2]
+    same = [key for key in table() if key.rpartition(".")[2] == last]
+    near = same or get_close_matches(path, list(table()), n=3, cutoff=0.5)
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    return f"--set {path}: no such key of a workload{hint}"
