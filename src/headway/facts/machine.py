@@ -37,7 +37,7 @@ class Pool:
 
     >>> kernel = Limit("memory", 16 << 30, "the kernel kills a process", "MemTotal")
     >>> pool = Pool("node[0].host", "host", 16 << 30, (kernel, *ray_limits(16 << 30)), floor_bytes=1 << 30)
-    >>> pool.lowest.name, pool.room >> 20
+    >>> pool.lowest.name, (pool.lowest.bytes - pool.floor_bytes) >> 20
     ('Ray 0.95', 14540)
     """
 
@@ -52,11 +52,6 @@ class Pool:
     def lowest(self) -> Limit:
         """The limit that is reached first. ValueError where the pool has none."""
         return min(self.limits, key=lambda limit: limit.bytes)
-
-    @property
-    def room(self) -> int:
-        """Bytes that a run may hold before it reaches the lowest limit, the expected floor taken off."""
-        return max(0, self.lowest.bytes - self.floor_bytes)
 
 
 @dataclass(frozen=True)

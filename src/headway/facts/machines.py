@@ -27,6 +27,7 @@ class Row:
 
     `bytes` is what CUDA reports as the device's memory, or MemTotal of a unified machine. `size` is the number on
     the box in GB. `host_bytes` is the host memory that the product fixes for each `host_devices` devices, else 0.
+    `floor_bytes` and `floor_upper` are of the unified memory, or of the host's.
 
     >>> row = table()["h100-80"]
     >>> row.product, f"{row.bytes / 2**30:.2f} GiB"
@@ -146,7 +147,7 @@ def _discrete(row: Row, nodes: int, devices: int) -> Machine:
     pools: list[Pool] = []
     for node in range(nodes):
         limits = (*ray_limits(host), _memory(host, row.source)) if host else ()
-        pools.append(Pool(f"node[{node}].host", "host", host, limits))
+        pools.append(Pool(f"node[{node}].host", "host", host, limits, row.floor_bytes, row.floor_upper))
         pools += [Pool(f"node[{node}].device[{i}]", "device", row.bytes, (limit,)) for i in range(devices)]
     shape = "" if (nodes, devices) == (1, 1) else f"{devices}x" if nodes == 1 else f"{nodes}x{devices}x"
     return Machine(shape + row.name, tuple(pools), row.cores)
@@ -179,6 +180,7 @@ def with_host(machine: Machine, size: int) -> Machine:
         )
     limits = (*ray_limits(size), Limit("memory", size, "the kernel kills a process", "given with the machine"))
     pools = (
-        replace(pool, total_bytes=size, limits=limits) if pool.kind == "host" else pool for pool in machine.pools
+        replace(pool, total_bytes=size, limits=limits, floor_bytes=0, floor_upper=0) if pool.kind == "host" else pool
+        for pool in machine.pools
     )
     return replace(machine, pools=tuple(pools))

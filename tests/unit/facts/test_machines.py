@@ -66,6 +66,13 @@ def test_host_memory_is_not_guessed() -> None:
     assert given.pool("node[0].device[0]") == by_name("h100-80").pool("node[0].device[0]")
 
 
+def test_a_host_memory_that_is_given_is_all_the_run_s() -> None:
+    own = by_name("gh200-96").pool("node[0].host")
+    assert 0 < own.floor_bytes < own.total_bytes // 50
+    given = with_host(by_name("gh200-96"), 200 * GIB).pool("node[0].host")
+    assert (given.total_bytes, given.floor_bytes, given.floor_upper) == (200 * GIB, 0, 0)
+
+
 def test_superchips_have_a_host_memory_of_their_own() -> None:
     """Two GPUs of a GB200 superchip share one CPU with 480 GB."""
     assert not any(by_name(name).unified for name in ("gb200", "gb300", "gh200-96"))
