@@ -21,6 +21,7 @@ FRESH: dict[str, Any] = {
     "trainer.lora": Lora(16, "all-linear"),
     "trainer.quant": Quant("nf4"),
     "engine": Engine("sglang", 0.4),
+    "engine.quant": Quant("fp8"),
 }
 """What a section starts from when a key of it is set and it is not there."""
 

@@ -1,0 +1,204 @@
+"""Workloads of known trainers by name, as their own defaults and launchers set them: `--trainer miles-fsdp`.
+
+A preset says what the system does with memory. What a run chooses (prompts, lengths, caps) has the value that the
+system's defaults or most of its launchers have; each such value that nobody gave is listed in `unknown`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
+
+from headway.errors import InputError
+from headway.facts.shapes import ModelShape
+from headway.facts.workload import Engine, Layout, Lora, Optimizer, Quant, Rollout, Trainer, Workload
+from headway.foreign import settings
+from headway.units import GIB
+
+MAX_PROMPT = 512
+"""Tokens of a prompt where nothing says how long prompts are."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """One trainer as `--trainer` names it; `assumes` are the keys that a run of it usually sets itself."""
+
+    name: str
+    title: str
+    build: Callable[[ModelShape], Workload]
+    assumes: tuple[str, ...]
+
+
+_RL = ("rollout.prompts", "rollout.samples", "rollout.max_prompt", "rollout.max_answer")
+_SFT = ("trainer.rows", "rollout.max_answer")
+
+
+def _run(shape: ModelShape, trainer: Trainer, rollout: Rollout, **more: object) -> Workload:
+    """A run of 100 steps on a CUDA device with nothing else said."""
+    base = Workload(
+        model=shape, trainer=trainer, rollout=rollout, device="cuda", threads=1,
+        weights_file_bytes=shape.parameters() * 2, reward_kind="exact", reward_limit_bytes=0, data="json",
+        problems=10_000, steps=100, save=False, tensorboard=False,
+    )  # fmt: skip
+    return replace(base, **more)  # type: ignore[arg-type]
+
+
+def _rollout(prompts: int, samples: int, max_prompt: int, max_answer: int) -> Rollout:
+    return Rollout(prompts, samples, max_prompt, max_answer, 0, 0, 1)
+
+
+def _headway(shape: ModelShape) -> Workload:
+    longest = MAX_PROMPT + 1024
+    trainer = Trainer(
+        param_dtype="bf16", lora=None, reference="none", cap=longest, checkpointing=True, attention="sdpa",
+        logprob_chunk=256, entropy=False, updates=1,
+    )  # fmt: skip
+    rollout = replace(_rollout(8, 8, MAX_PROMPT, 1024), kv_budget=2 * GIB)
+    return _run(shape, trainer, rollout, save=True, reward_kind="math")
+
+
+def _headway_lora(shape: ModelShape) -> Workload:
+    workload = _headway(shape)
+    return replace(workload, trainer=replace(workload.trainer, lora=Lora(16, "all-linear")))
+
+
+def _miles_fsdp(shape: ModelShape) -> Workload:
+    """Miles, `--train-backend fsdp --colocate`: fp32 parameters, a reference even at coefficient 0, SGLang beside."""
+    trainer = Trainer(
+        system="miles-fsdp", param_dtype="fp32", compute_dtype="bf16", grad_dtype="fp32", lora=None,
+        reference="host", cap=9216, checkpointing=True, attention="flash", logprob_chunk=0, entropy=True, updates=1,
+        scores=True, optimizer=Optimizer(step="foreach"), loss="logits", gradients_stay=True, offload="host",
+    )  # fmt: skip
+    return _run(
+        shape, trainer, _rollout(8, 8, MAX_PROMPT, 1024), engine=Engine("sglang", 0.4), ray=True, reward_kind="math"
+    )
+
+
+def _trl(shape: ModelShape) -> Workload:
+    """TRL's GRPOTrainer with its defaults: fp32 weights under bf16 autocast, generation by transformers itself."""
+    trainer = Trainer(
+        system="trl", param_dtype="fp32", compute_dtype="bf16", grad_dtype="fp32", lora=None, reference="none",
+        cap=0, rows=8, checkpointing=True, attention="sdpa", logprob_chunk=0, entropy=False, updates=1, scores=True,
+        optimizer=Optimizer(step="fused"), loss="logits",
+    )  # fmt: skip
+    return _run(shape, trainer, _rollout(1, 8, MAX_PROMPT, 512))
+
+
+def _sft(system: str, **how: object) -> Callable[[ModelShape], Workload]:
+    """Supervised fine-tuning on one device: sequences of 2,048 tokens, `rows` of them in a micro-batch."""
+
+    def build(shape: ModelShape) -> Workload:
+        trainer = Trainer(
+            system=system, param_dtype="bf16", lora=None, reference="none", cap=0, rows=1, checkpointing=True,
+            attention="sdpa", logprob_chunk=0, entropy=False, updates=1,
+            optimizer=Optimizer(state_dtype="bf16", master=False, step="foreach"), loss="logits",
+        )  # fmt: skip
+        return _run(shape, replace(trainer, **how), _rollout(8, 1, 0, 2048))  # type: ignore[arg-type]
+
+    return build
+
+
+_FP32_STATES = Optimizer(step="foreach", master=False)
+_FP32 = {"param_dtype": "fp32", "compute_dtype": "bf16", "grad_dtype": "fp32", "optimizer": _FP32_STATES}
+
+PRESETS = {
+    preset.name: preset
+    for preset in (
+        Preset("headway", "headway, all parameters", _headway, (*_RL, "trainer.cap")),
+        Preset("headway-lora", "headway, LoRA of rank 16", _headway_lora, (*_RL, "trainer.cap")),
+        Preset("miles-fsdp", "Miles, FSDP trainer, colocated SGLang", _miles_fsdp, (*_RL, "trainer.cap")),
+        Preset("trl", "TRL GRPOTrainer", _trl, (*_RL, "trainer.rows")),
+        Preset("hf", "Hugging Face Trainer, fp32 weights under autocast", _sft("hf", **_FP32), _SFT),
+        Preset("peft", "PEFT, LoRA of rank 16", _sft("peft", lora=Lora(16, "all-linear")), _SFT),
+        Preset(
+            "qlora", "PEFT, LoRA of rank 16 on an nf4 base",
+            _sft("peft", lora=Lora(16, "all-linear", dtype="bf16"), quant=Quant("nf4", double=True)), _SFT,
+        ),
+        Preset("fsdp2", "FSDP2, fp32 parameters, bf16 compute", _sft("fsdp2", **_FP32), (*_SFT, "layout.devices")),
+        Preset(
+            "torchtune", "torchtune full fine-tuning, compiled",
+            _sft("torchtune", kernels="fused", optimizer=Optimizer(state_dtype="bf16", master=False, step="fused")),
+            _SFT,
+        ),
+        Preset("litgpt", "litgpt full fine-tuning", _sft("litgpt", loss="logits-chunks"), _SFT),
+    )
+}  # fmt: skip
+SHARDED = {"miles-fsdp", "fsdp2", "fsdp1", "litgpt", "deepspeed", "torchtune"}
+"""Systems whose ranks divide parameters, gradients and optimizer state among them when nothing else is set."""
+
+
+def by_name(name: str) -> Preset:
+    """The preset of a trainer. InputError with the nearest names."""
+    found = PRESETS.get(name.lower())
+    if found is None:
+        near = get_close_matches(name.lower(), PRESETS, n=3, cutoff=0.3) or list(PRESETS)
+        raise InputError(f"--trainer {name}: no such trainer; there are {', '.join(near)}")
+    return found
+
+
+def workload(shape: ModelShape, trainer: str, overrides: Sequence[str] = ()) -> Workload:
+    """The workload of a model under a preset with `key=value` overrides.
+
+    InputError names every override that cannot be and every contradiction among the values.
+    """
+    preset = by_name(trainer)
+    given = {each.partition("=")[0].strip() for each in overrides}
+    run = settings.apply(preset.build(shape), overrides)
+    run = _settled(run, given)
+    problems = contradictions(run)
+    if problems:
+        raise InputError(*problems)
+    assumed = tuple(
+        f"{key} = {value(run, key)} (nobody said; {preset.title} as most launchers set it)"
+        for key in preset.assumes
+        if key not in given
+    )
+    return replace(run, unknown=(*run.unknown, *assumed, *shape.assumed))
+
+
+def value(run: Workload, path: str) -> object:
+    """The value at a key's path."""
+    found: object = run
+    for name in path.split("."):
+        found = getattr(found, name)
+    return found
+
+
+def _settled(run: Workload, given: set[str]) -> Workload:
+    """What follows from what was set: shards from the ranks, the cap of headway's own trainer from the lengths."""
+    layout = run.layout
+    divided = layout.tensor * layout.pipeline * layout.replicas
+    if run.trainer.system in SHARDED and not given & {"layout.shards", "layout.replicas"}:
+        layout = replace(layout, shards=max(1, layout.ranks // max(1, divided)))
+    trainer = run.trainer
+    if trainer.system == "headway" and "trainer.cap" not in given:
+        trainer = replace(trainer, cap=max(run.rollout.longest, 1))
+    if trainer.system == "headway" and trainer.lora is not None and trainer.reference == "copy":
+        trainer = replace(trainer, reference="adapter-off")
+    return replace(run, layout=layout, trainer=trainer)
+
+
+def contradictions(run: Workload) -> list[str]:
+    """What the values of a workload say against each other, in words; empty where they agree."""
+    layout, trainer, engine, found = run.layout, run.trainer, run.engine, []
+    divided = layout.shards * layout.replicas * layout.tensor * layout.pipeline * layout.context
+    if layout.ranks % layout.tensor or layout.ranks % layout.pipeline or divided > layout.ranks * layout.context:
+        parts = ", ".join(f"{each.name} {getattr(layout, each.name)}" for each in fields(Layout)[2:7])
+        found.append(
+            f"layout: {layout.nodes} x {layout.devices} devices cannot hold {parts}; "
+            "set layout.devices and layout.nodes to what the run has"
+        )
+    if trainer.reference == "adapter-off" and trainer.lora is None:
+        found.append(
+            "trainer.reference = adapter-off needs trainer.lora; set trainer.reference=copy or trainer.lora.rank=16"
+        )
+    if engine is not None and not 0 < engine.memory_fraction <= 1:
+        found.append(f"engine.memory_fraction = {engine.memory_fraction}: must be above 0 and at most 1")
+    if trainer.quant is not None and trainer.lora is None:
+        found.append("trainer.quant needs trainer.lora: packed weights take no gradients; set trainer.lora.rank=16")
+    if not 0 <= trainer.optimizer.offload <= 1:
+        found.append(f"trainer.optimizer.offload = {trainer.optimizer.offload}: is a share, from 0 to 1")
+    if trainer.system == "headway" and trainer.param_dtype not in ("fp32", "bf16"):
+        found.append(f"trainer.param_dtype = {trainer.param_dtype}: headway trains in fp32 or bf16")
+    if not trainer.rows and not trainer.cap:
+        found.append("trainer.cap and trainer.rows are both 0: set the tokens or the samples of a micro-batch")
+    return found
