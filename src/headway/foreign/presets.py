@@ -199,6 +199,8 @@ def contradictions(run: Workload) -> list[str]:
         found.append(f"trainer.optimizer.offload = {trainer.optimizer.offload}: is a share, from 0 to 1")
     if trainer.system == "headway" and trainer.param_dtype not in ("fp32", "bf16"):
         found.append(f"trainer.param_dtype = {trainer.param_dtype}: headway trains in fp32 or bf16")
+    if trainer.loss == "hidden-chunks" and not trainer.logprob_chunk:
+        found.append("trainer.logprob_chunk = 0: set the tokens of a chunk, such as 256")
     if not trainer.rows and not trainer.cap:
         found.append("trainer.cap and trainer.rows are both 0: set the tokens or the samples of a micro-batch")
     return found

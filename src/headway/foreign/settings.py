@@ -137,9 +137,8 @@ def _value(setting: Setting, text: str) -> Any:
 
 
 _AT_LEAST_ONE = {
-    "trainer.cap", "trainer.updates", "trainer.logprob_chunk", "trainer.lora.rank", "rollout.prompts",
-    "rollout.samples", "rollout.max_answer", "steps", "threads", "engine.memory_fraction", "engine.tensor_parallel",
-    "engine.pipeline_parallel", "engine.max_seqs", "engine.max_batched_tokens",
+    "trainer.updates", "trainer.lora.rank", "rollout.prompts", "rollout.samples", "rollout.max_answer", "steps",
+    "threads", "engine.memory_fraction", "engine.tensor_parallel", "engine.pipeline_parallel", "engine.max_seqs", "engine.max_batched_tokens",
     *(f"layout.{each.name}" for each in fields(Layout) if each.name != "sequence_parallel"),
 }  # fmt: skip
 

@@ -43,6 +43,7 @@ def test_headways_cap_follows_the_longest_sample() -> None:
         ("hf", ["trainer.quant.kind=nf4"], "needs trainer.lora"),
         ("headway", ["trainer.param_dtype=fp16"], "fp32 or bf16"),
         ("hf", ["trainer.rows=0"], "both 0"),
+        ("headway", ["trainer.logprob_chunk=0"], "logprob_chunk = 0"),
     ],
 )
 def test_contradictions_are_refused(name: str, settings: list[str], told: str) -> None:
