@@ -14,7 +14,7 @@ from headway.facts.workload import Workload
 from headway.plan.advise import advise
 from headway.plan.ledger import Ledger
 from headway.plan.plan import plan
-from headway.plan.verdict import Verdict, longest_sample, verdict
+from headway.plan.verdict import PoolVerdict, longest_sample, verdict
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Planned:
     workload: Workload
     machine: Machine
     ledger: Ledger
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[PoolVerdict, ...]
 
     @property
     def fits(self) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from headway.facts.machine import Machine
 from headway.facts.workload import Lora, Workload
 from headway.plan.plan import plan
-from headway.plan.verdict import Verdict, verdict
+from headway.plan.verdict import PoolVerdict, verdict
 from headway.units import MIB, format_bytes
 
 
@@ -72,7 +72,7 @@ def _trainer(workload: Workload, **fields: object) -> Workload:
     return replace(workload, trainer=replace(workload.trainer, **fields))  # type: ignore[arg-type]
 
 
-def _together(workload: Workload, worst: Verdict, machine: Machine) -> Iterator[str]:
+def _together(workload: Workload, worst: PoolVerdict, machine: Machine) -> Iterator[str]:
     """One line with as many changes as it takes, best first; each is planned on top of those before it."""
     assert worst.limit is not None
     done: list[str] = []
@@ -89,12 +89,12 @@ def _together(workload: Workload, worst: Verdict, machine: Machine) -> Iterator[
         yield _line(" and ".join(done), workload, worst, machine)
 
 
-def _line(text: str, workload: Workload, worst: Verdict, machine: Machine) -> str:
+def _line(text: str, workload: Workload, worst: PoolVerdict, machine: Machine) -> str:
     peak = plan(workload, machine).peak(worst.pool)
     fits = "" if worst.limit is None or peak.bytes > worst.limit.bytes else ", which fits"
     return f"set {text}: {format_bytes(worst.peak.bytes)} -> {format_bytes(peak.bytes)} (phase {peak.phase}){fits}"
 
 
-def _room(each: Verdict) -> float:
+def _room(each: PoolVerdict) -> float:
     """How far the expected peak is below the limit, as a share of it; infinite without one."""
     return float("inf") if each.limit is None else 1 - each.peak.bytes / max(1, each.limit.bytes)

@@ -1,87 +1,277 @@
 """Whether a plan fits a machine, pool by pool, and the longest sample that still does."""
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from headway.facts.machine import Limit, Machine
 from headway.facts.workload import Workload
-from headway.plan.ledger import Ledger, Peak
+from headway.plan.ledger import Ledger, Line, Peak, Phase
 from headway.plan.plan import plan
+
+Kind = Literal["fits", "tight", "does not fit", "cannot tell"]
+"""Even the upper bound is inside every limit; only the expected peak is; not even that; no limit is known."""
+
+EXIT_CODES: dict[Kind, int] = {"fits": 0, "tight": 0, "does not fit": 3, "cannot tell": 4}
+"""A tight plan exits like one that fits: what is expected is inside the limit, and a run may start with a warning."""
+
+LARGEST = 5
+"""Lines of the worst phase that a verdict names."""
+
+
+class Margin(NamedTuple):
+    """What one limit leaves above the expected peak and above the upper bound, in bytes; negative where it is over.
+
+    >>> Margin(Limit("memory", 100, "the kernel kills a process", ""), expected=30, upper=-5).kind
+    'tight'
+    """
+
+    limit: Limit
+    expected: int
+    upper: int
+
+    @property
+    def kind(self) -> Kind:
+        """The verdict of this limit alone."""
+        if self.upper >= 0:
+            return "fits"
+        return "tight" if self.expected >= 0 else "does not fit"
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """One pool's plan against its lowest limit.
+class PoolVerdict:
+    """One pool's plan against each of its limits.
 
-    `peak` is the phase that decides: the worst expected one. `limit` is None where no limit of the pool is known,
-    which fits. `margin` is what the limit leaves above `upper`, negative where it does not; 0 without a limit.
+    `peak` is the phase that is expected to hold the most, and `upper` the most that any phase may hold, both in
+    bytes. `margins` has every limit of the pool, the lowest first; none where no limit is known. `role` and `rank`
+    hold the most of the worst phase, `largest` are its largest lines.
+
+    >>> lines = (Line("node[0].host", Phase.TRAIN, "trainer", 0, "weights", 60, 70, "host", "", ""),)
+    >>> limit = Limit("memory", 64, "the kernel kills a process", "")
+    >>> found = of_pool(Ledger(lines, {Phase.TRAIN: 2}), "node[0].host", (limit,))
+    >>> found.kind, found.margin, found.peak.step, found.role
+    ('tight', -6, 2, 'trainer')
     """
 
     pool: str
-    kind: Literal["fits", "tight", "does not fit"]
+    kind: Kind
     peak: Peak
     upper: int
-    limit: Limit | None
-    margin: int
+    margins: tuple[Margin, ...]
+    role: str
+    rank: int
+    largest: tuple[Line, ...]
+
+    @property
+    def limit(self) -> Limit | None:
+        """The limit that is reached first; None where none is known."""
+        return self.margins[0].limit if self.margins else None
+
+    @property
+    def margin(self) -> int:
+        """What the lowest limit leaves above the upper bound in bytes, negative where it does not; 0 without one."""
+        return self.margins[0].upper if self.margins else 0
+
+    @property
+    def room(self) -> float:
+        """How far the expected peak is below the lowest limit, as a share of it; infinite without one."""
+        return self.margins[0].expected / max(1, self.margins[0].limit.bytes) if self.margins else float("inf")
 
 
-def verdict(ledger: Ledger, machine: Machine) -> tuple[Verdict, ...]:
-    """A verdict for each pool of the ledger.
+@dataclass(frozen=True)
+class Outcome:
+    """The verdict of a whole plan: of its pools, and what nobody said but would change it (`deciding`).
 
-    "does not fit": the expected peak is over the lowest limit; "tight": only the upper bound is.
+    >>> Outcome("tight", (), ()).exit_code, Outcome("cannot tell", (), ()).exit_code
+    (0, 4)
     """
-    return tuple(_of_pool(ledger, name, machine) for name in ledger.pools())
+
+    kind: Kind
+    pools: tuple[PoolVerdict, ...]
+    deciding: tuple[str, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """What a command that plans exits with."""
+        return EXIT_CODES[self.kind]
 
 
-def _of_pool(ledger: Ledger, name: str, machine: Machine) -> Verdict:
+def verdict(ledger: Ledger, machine: Machine) -> tuple[PoolVerdict, ...]:
+    """A verdict for each pool of the ledger, against all limits that the machine knows of it.
+
+    Where CPU and GPU share one memory, its limits hold for the host's pool and for the device's, each on its own,
+    of a ledger that was planned without the machine: one that was planned on it has the one pool.
+    """
+    return tuple(of_pool(ledger, name, limits_of(machine, name)) for name in ledger.pools())
+
+
+def of_pool(ledger: Ledger, name: str, limits: Sequence[Limit]) -> PoolVerdict:
+    """The verdict of one pool against the given limits, in any order."""
     peak, upper = ledger.peak(name), ledger.upper(name)
-    limit = lowest_limit(machine, name)
-    if limit is None:
-        return Verdict(name, "fits", peak, upper, None, 0)
-    kind: Literal["fits", "tight", "does not fit"] = "fits"
-    if peak.bytes > limit.bytes:
-        kind = "does not fit"
-    elif upper > limit.bytes:
-        kind = "tight"
-    return Verdict(name, kind, peak, upper, limit, limit.bytes - upper)
+    margins = tuple(
+        Margin(limit, limit.bytes - peak.bytes, limit.bytes - upper)
+        for limit in sorted(limits, key=lambda limit: limit.bytes)
+    )
+    lines = sorted(ledger.select(name, peak.phase), key=lambda line: -line.bytes)
+    held: dict[tuple[str, int], int] = {}
+    for line in lines:
+        held[line.role, line.rank] = held.get((line.role, line.rank), 0) + line.bytes
+    role, rank = max(held, key=lambda each: held[each])
+    kind: Kind = margins[0].kind if margins else "cannot tell"
+    return PoolVerdict(name, kind, peak, upper, margins, role, rank, tuple(lines[:LARGEST]))
 
 
-def lowest_limit(machine: Machine, pool: str) -> Limit | None:
-    """The limit that a pool reaches first; None where the machine has no such pool or knows no limit of it.
+def overall(pools: Sequence[PoolVerdict], deciding: Sequence[str] = ()) -> Outcome:
+    """The verdict of the whole plan.
 
-    Where CPU and GPU share one memory, its limits hold for the host's pool and for the device's, each on its own:
-    their sum is not looked at yet.
+    "does not fit" if one pool does not. "cannot tell" if something that nobody said decides, or if a device, or the
+    host of a plan without devices, has no known limit. A host without one beside devices that have theirs is listed
+    as such and holds nothing back: device memory is what a run is placed by, and how much DRAM a node has is often
+    not said. Otherwise "tight" if one pool is.
     """
+    decides = [each for each in pools if not is_host(each.pool)] or pools
+    kinds = {each.kind for each in pools}
+    if deciding:
+        kind: Kind = "cannot tell"
+    elif "does not fit" in kinds:
+        kind = "does not fit"
+    elif not decides or any(each.kind == "cannot tell" for each in decides):
+        kind = "cannot tell"
+    else:
+        kind = "tight" if "tight" in kinds else "fits"
+    return Outcome(kind, tuple(pools), tuple(deciding))
+
+
+def judge(workload: Workload, machine: Machine) -> Outcome:
+    """Plan a run on a machine and give its verdict, with what nobody said and would change it."""
+    return overall(verdict(plan(workload, machine), machine), deciding(workload, machine))
+
+
+def is_host(pool: str) -> bool:
+    """Whether a pool is the host memory of a node with memory of its own for devices.
+
+    >>> is_host("node[0].host"), is_host("node[0].unified")
+    (True, False)
+    """
+    return pool.rpartition(".")[2] == "host"
+
+
+def limits_of(machine: Machine, pool: str) -> tuple[Limit, ...]:
+    """What the machine knows of a pool's limits; those of unified memory for any pool of a node that has it."""
     by_name = {known.name: known for known in machine.pools}
-    found = by_name.get(pool) or by_name.get("node[0].unified")
-    return found.lowest if found is not None and found.limits else None
+    found = by_name.get(pool) or by_name.get(pool.partition(".")[0] + ".unified")
+    return () if found is None else found.limits
+
+
+UNSAID = 2
+"""A length that nobody gave may be half or twice the value that was assumed."""
+
+_LENGTHS = ("rollout.max_prompt", "rollout.max_answer")
+
+
+def deciding(workload: Workload, machine: Machine) -> tuple[str, ...]:
+    """The unknown lengths of a run whose half or double would make the difference between fitting and not.
+
+    `Workload.unknown` names a key first. Only lengths are tried: other unknowns are choices that a preset makes,
+    which the reader of the plan can see and set.
+    """
+    found = [text for text in workload.unknown if text.partition(" ")[0].rstrip(":") in _LENGTHS]
+    return tuple(text for text in found if len(set(_outcomes(workload, machine, text))) > 1)
+
+
+def _outcomes(workload: Workload, machine: Machine, unknown: str) -> Iterator[bool]:
+    """Whether the run fits with the unknown length as assumed, halved, doubled."""
+    name = unknown.partition(" ")[0].rstrip(":").partition(".")[2]
+    assumed: int = getattr(workload.rollout, name)
+    for size in (assumed, max(1, assumed // UNSAID), assumed * UNSAID):
+        changed = with_lengths(workload, **{name: size})
+        yield all(each.kind != "does not fit" for each in verdict(plan(changed, machine), machine))
+
+
+def with_lengths(workload: Workload, **lengths: int) -> Workload:
+    """The same run with other `max_prompt` or `max_answer`; a cap that held one longest sample holds it still."""
+    rollout = replace(workload.rollout, **lengths)
+    trainer = workload.trainer
+    if trainer.cap == workload.rollout.longest:
+        trainer = replace(trainer, cap=rollout.longest)
+    return replace(workload, rollout=rollout, trainer=trainer)
+
+
+def tops(ledger: Ledger) -> dict[str, tuple[int, int]]:
+    """(expected, upper) of each pool's highest phases, in one pass over the lines."""
+    sums: dict[tuple[str, Phase], list[int]] = {}
+    for line in ledger.lines:
+        held = sums.setdefault((line.pool, line.phase), [0, 0])
+        held[0] += line.bytes
+        held[1] += line.upper
+    found: dict[str, tuple[int, int]] = {}
+    for (pool, _), (expected, upper) in sums.items():
+        before = found.get(pool, (0, 0))
+        found[pool] = (max(before[0], expected), max(before[1], upper))
+    return found
+
+
+def excess(workload: Workload, machine: Machine) -> int | None:
+    """How far the upper bound is over the lowest limit, in bytes, in the pool where it is furthest; None without
+    limits. At most 0 where the run surely fits."""
+    over = []
+    for pool, (_, upper) in tops(plan(workload, machine)).items():
+        if limits := limits_of(machine, pool):
+            over.append(upper - min(limit.bytes for limit in limits))
+    return max(over, default=None)
 
 
 def fits_surely(workload: Workload, machine: Machine) -> bool:
-    """Whether every pool keeps even its upper bound inside its lowest limit."""
-    return all(each.kind == "fits" for each in verdict(plan(workload, machine), machine))
+    """Whether every pool keeps even its upper bound inside its lowest known limit."""
+    over = excess(workload, machine)
+    return over is None or over <= 0
 
 
-def longest_sample(workload: Workload, machine: Machine) -> int:
-    """The longest sample in tokens whose lone micro-batch keeps the upper bound inside the lowest limits.
+def longest_sample(workload: Workload, machine: Machine, most: int = 0) -> int:
+    """The longest sample in tokens whose micro-batch keeps the upper bound inside the lowest limits.
 
-    At most the longest sample that the run can make, and 0 where not even one token fits.
+    A micro-batch that is bounded by a cap holds max(longest sample, cap) tokens, so the sample is tried alone: a cap
+    below it does not help. One of `trainer.rows` samples holds as many of the longest. At most `most` tokens (0: the
+    longest sample that the run can make), and 0 where not even one token fits.
     """
+    rollout = workload.rollout
 
-    def alone(tokens: int) -> Workload:
-        rollout = workload.rollout
-        answer = max(1, min(rollout.max_answer, tokens - 1))
-        return replace(
-            workload,
-            rollout=replace(rollout, max_prompt=max(1, tokens - answer), max_answer=answer),
-            trainer=replace(workload.trainer, cap=1),
-        )
+    def over(tokens: int) -> int | None:
+        # answers first: they are what carries a loss; beyond the run's own lengths the answer grows
+        prompt = min(rollout.max_prompt, max(1, tokens - rollout.max_answer))
+        lengths = {"max_prompt": prompt, "max_answer": max(1, tokens - prompt)}
+        changed = replace(workload, rollout=replace(rollout, **lengths))
+        return excess(replace(changed, trainer=replace(workload.trainer, cap=1)), machine)
 
-    low, high = 0, workload.rollout.longest
-    while low < high:
-        middle = (low + high + 1) // 2
-        if fits_surely(alone(middle), machine):
-            low = middle
+    return furthest(over, 0, most or rollout.longest)
+
+
+def furthest(over: Callable[[int], int | None], low: int, high: int) -> int:
+    """The largest size up to `high` at which `over`, which never falls, is at most 0 or None; `low` if none above is.
+
+    `over` is close to piecewise linear for a ledger, so the next size tried is where the line through the two
+    nearest known sizes crosses 0, and the middle where that step has not halved what is left.
+
+    >>> tried = []
+    >>> furthest(lambda size: tried.append(size) or 3 * size - 3000, 0, 1 << 20), len(tried)
+    (1000, 5)
+    """
+    if high <= low:
+        return low
+    above, below = over(high), over(low + 1)
+    if above is None or below is None or above <= 0:
+        return high
+    if below > 0:
+        return low
+    low += 1
+    halved = True
+    while high - low > 1:
+        size = low + (high - low) * -below // (above - below) if halved else (low + high) // 2
+        size, width = min(high - 1, max(low + 1, size)), high - low
+        value = over(size)
+        if value is not None and value > 0:
+            high, above = size, value
         else:
-            high = middle - 1
+            low, below = size, value or 0
+        halved = not halved or high - low <= width // 2
     return low

@@ -13,7 +13,7 @@ from rich.text import Text
 from headway.facts.machine import Limit, Machine, Pool
 from headway.guard.recorder import PhasePeak
 from headway.plan.ledger import Ledger, Line, Phase, Quantity
-from headway.plan.verdict import Verdict
+from headway.plan.verdict import PoolVerdict
 from headway.units import GIB, MIB, format_bytes
 
 ITEMS = 8
@@ -25,7 +25,7 @@ NARROW = 70
 NAME_WIDTH = 16
 """Cells that an item's name keeps, at least; longer names are cut."""
 
-VERDICT_STYLES = {"fits": "bold green", "tight": "bold yellow", "does not fit": "bold red"}
+VERDICT_STYLES = {"fits": "bold green", "tight": "bold yellow", "does not fit": "bold red", "cannot tell": "bold"}
 
 REFUSED = "headway does not start the run"
 """The consequence of the RunSpec's own limit, which goes without saying in a refusal."""
@@ -125,7 +125,7 @@ class Unit:
         return {"0": "<1", "0.00": "<0.01"}.get(text, text)
 
 
-def ledger_table(ledger: Ledger, machine: Machine, verdicts: Sequence[Verdict] = ()) -> Group:
+def ledger_table(ledger: Ledger, machine: Machine, verdicts: Sequence[PoolVerdict] = ()) -> Group:
     """The plan, pool by pool: the largest items by phase, a bar a phase against the lowest limit, the verdict."""
     known = {pool.name: pool for pool in machine.pools}
     by_pool = {verdict.pool: verdict for verdict in verdicts}
@@ -268,7 +268,7 @@ def _limit_table(pool: Pool) -> Table:
     return table
 
 
-def verdict_line(verdict: Verdict) -> Text:
+def verdict_line(verdict: PoolVerdict) -> Text:
     """The verdict of a pool in a sentence."""
     peak, limit = verdict.peak, verdict.limit
     allowed = "no limit is known" if limit is None else f"{limit.name} allows {format_bytes(limit.bytes)}"
@@ -279,7 +279,7 @@ def verdict_line(verdict: Verdict) -> Text:
     )
 
 
-def refusal(ledger: Ledger, verdicts: Sequence[Verdict], advice: Sequence[str]) -> str:
+def refusal(ledger: Ledger, verdicts: Sequence[PoolVerdict], advice: Sequence[str]) -> str:
     """Why a run does not start: the pool, the limit and what happens there, the worst phase with its three
     largest lines, and what to set instead, where something makes it fit."""
     lines = []
