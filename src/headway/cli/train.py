@@ -1,4 +1,7 @@
-"""`headway train RUN`: plan, then train inside the plan, recording; resume from the last checkpoint."""
+"""`headway train RUN`: plan, then train inside the plan, recording; resume from the last checkpoint.
+
+Imports stand in the functions, so that a command loads only what it runs.
+"""
 
 import json
 import logging
@@ -6,18 +9,17 @@ import os
 import sys
 import warnings
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
-from headway.cli.planning import Planned, make_plan
-from headway.config.load import dump, load
-from headway.config.sections import RunSpec
 from headway.errors import DoesNotFitError
-from headway.facts.probe import bf16_arithmetic
-from headway.reports.live import LiveView, PlainView
-from headway.reports.terminal import comparison_table, final_summary, ledger_table, refusal
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from headway.cli.planning import Planned
+    from headway.config.sections import RunSpec
 
 RUN_HELP = "RunSpec, a TOML file."
 
@@ -34,6 +36,13 @@ def train(
     ] = False,
 ) -> None:
     """Train a model inside the memory there is."""
+    from rich.console import Console
+
+    from headway.cli.planning import make_plan
+    from headway.config.load import dump, load
+    from headway.facts.probe import bf16_arithmetic
+    from headway.reports.terminal import ledger_table, refusal
+
     console = Console(stderr=as_json)
     spec = load(run, set_ or ())
     _settle_libraries()
@@ -56,8 +65,10 @@ def train(
         raise typer.Exit(128 + summary["signal"])
 
 
-def _run(spec: RunSpec, planned: Planned, console: Console) -> dict[str, Any]:
+def _run(spec: "RunSpec", planned: "Planned", console: "Console") -> dict[str, Any]:
     """Train under a live view, then show predicted against measured and where everything is."""
+    from headway.reports.live import LiveView, PlainView
+    from headway.reports.terminal import comparison_table, final_summary
     from headway.train.run import run
 
     limit = planned.verdicts[0].limit

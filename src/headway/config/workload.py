@@ -7,14 +7,16 @@ from headway.config.sections import ObjectiveSection, RunSpec
 from headway.config.source import ModelSource
 from headway.errors import InputError
 from headway.facts import probe
+from headway.facts.machine import Machine
 from headway.facts.workload import Lora, Rollout, Trainer, Workload
 
 
-def to_workload(spec: RunSpec, source: ModelSource) -> Workload:
+def to_workload(spec: RunSpec, source: ModelSource, machine: Machine | None = None) -> Workload:
     """The run that a RunSpec describes, with the model found by `config.source.resolve`.
 
-    `memory.device = "auto"` and `memory.threads = 0` are settled by what this machine has. InputError where the
-    model's files are not on this machine yet, because then its shape is not known.
+    `memory.device = "auto"` and `memory.threads = 0` are settled by what `machine` has, which is then a named one, or
+    by what this machine has where none is given. InputError where the model's files are not on this machine yet,
+    because then its shape is not known, and for device "cuda" on a named machine without devices.
     """
     if source.shape is None:
         raise InputError(
@@ -45,8 +47,8 @@ def to_workload(spec: RunSpec, source: ModelSource) -> Workload:
         model=source.shape,
         trainer=trainer,
         rollout=rollout,
-        device=_device(spec.memory.device),
-        threads=spec.memory.threads or probe.usable_cores(),
+        device=_device(spec.memory.device, machine),
+        threads=spec.memory.threads or _cores(machine),
         weights_file_bytes=source.files_bytes,
         reward_kind=spec.reward.kind,
         reward_limit_bytes=spec.reward.memory,
@@ -72,8 +74,16 @@ def _source(file: Path | None) -> Literal["task", "json", "parquet"]:
     return "parquet" if file.suffix.lower() == ".parquet" else "json"
 
 
-def _device(wanted: Literal["auto", "cpu", "cuda"]) -> Literal["cpu", "cuda"]:
-    """The device of the model; "auto" is a CUDA device where the driver shows one."""
+def _device(wanted: Literal["auto", "cpu", "cuda"], machine: Machine | None) -> Literal["cpu", "cuda"]:
+    """The device of the model; "auto" is a CUDA device where there is one, or where CPU and GPU share one memory."""
+    if wanted == "cuda" and machine is not None and not machine.device_count:
+        raise InputError(f'memory.device = "cuda": {machine.name} has no device; set memory.device = "auto"')
     if wanted != "auto":
         return wanted
-    return "cuda" if probe.nvml_devices() else "cpu"
+    there = bool(probe.nvml_devices()) if machine is None else machine.device_count > 0
+    return "cuda" if there else "cpu"
+
+
+def _cores(machine: Machine | None) -> int:
+    """CPU threads of a run that does not say: as many as the machine has cores, 1 where its name does not tell."""
+    return probe.usable_cores() if machine is None else max(1, machine.cores)

@@ -8,7 +8,7 @@ from headway.config.sections import RunSpec
 from headway.config.source import ModelSource, resolve
 from headway.config.workload import to_workload
 from headway.errors import InputError
-from headway.facts import probe
+from headway.facts import machines, probe
 from headway.facts.workload import Lora, Workload
 
 
@@ -74,3 +74,24 @@ def test_files_of_a_model_are_counted(tmp_path: Path) -> None:
     spec = RunSpec.model_validate({"model": {"path": "tiny-llama"}, "data": {"task": "chain_sum"}})
     shape = workload().model
     assert to_workload(spec, ModelSource("folder", "x", tmp_path, shape, 1234)).weights_file_bytes == 1234
+
+
+@pytest.mark.parametrize(
+    ("wanted", "name", "device"),
+    [("auto", "gb10", "cuda"), ("auto", "8xh100-80", "cuda"), ("auto", "cpu-64gib", "cpu"), ("cpu", "gb10", "cpu")],
+)
+def test_the_device_is_what_the_named_machine_has(wanted: str, name: str, device: str) -> None:
+    spec = RunSpec.model_validate(
+        {"model": {"path": "tiny-llama", "init": "random"}, "data": {"task": "gcd"}, "memory": {"device": wanted}}
+    )
+    machine = machines.by_name(name)
+    found = to_workload(spec, resolve(spec.model), machine)
+    assert (found.device, found.threads) == (device, max(1, machine.cores))
+
+
+def test_a_device_that_the_named_machine_lacks_is_an_error() -> None:
+    spec = RunSpec.model_validate(
+        {"model": {"path": "tiny-llama", "init": "random"}, "data": {"task": "gcd"}, "memory": {"device": "cuda"}}
+    )
+    with pytest.raises(InputError, match=r"cpu-64gib has no device"):
+        to_workload(spec, resolve(spec.model), machines.by_name("cpu-64gib"))
