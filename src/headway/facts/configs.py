@@ -31,7 +31,8 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
 """A key -> other names of it, in some families or versions."""
 
 _SIZES = (
-    "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size",
+    "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+    "vocab_size",
 )  # fmt: skip
 _FULL_EVERY = {"full_attention_interval", "sliding_window_pattern", "_sliding_window_pattern"}
 _KINDS: dict[str, AttentionKind] = {

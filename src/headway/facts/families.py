@@ -219,8 +219,8 @@ FAMILIES: dict[str, Family] = {
         defaults={"first_k_dense_replace": 0, "sliding_window": 4096, "max_window_layers": 62},
     ),
     "ernie4_5_moe": Family(
-        flags=_biased("use_bias", False, "qkv_bias", "output_bias", "mlp_bias"), tied=True, sparse="ernie",
-        kv_is_heads=False,
+        {"router_bias": True}, _biased("use_bias", False, "qkv_bias", "output_bias", "mlp_bias", "head_bias"),
+        tied=True, sparse="ernie", kv_is_heads=False,
     ),
     "qwen3_next": Family(
         _HYBRID | {"shared_gate": True}, _ATTENTION, every=4, sparse="step",

@@ -58,6 +58,7 @@ class ModelShape:
     shared_gate: bool = False
     """One logit a token scales the shared experts (qwen2_moe, qwen3_next)."""
     router_bias: bool = False
+    """One number an expert beside the router's matrix."""
     expert_bias: bool = False
     dense_layers: int = 0
     gated: bool = True
@@ -210,7 +211,7 @@ class ModelShape:
         if chosen.experts:
             count += self.experts * self.expert_parameters() + self.hidden * self.experts
             count += (self.experts if self.router_bias else 0) + (self.hidden if self.shared_gate else 0)
-        elif self.mlp_bias:
+        if self.mlp_bias:
             count += sum(one.outputs for one in mlp)
         return count + self.norms * self.norm_parameters()
 
@@ -339,7 +340,7 @@ def _value(field: str, text: str) -> Any:
         key_heads, value_heads, key_dim, value_dim, conv = widths
         return LinearAttention(layers, key_heads, value_heads, key_dim, value_dim, conv, layout == "fused")
     if field == "mixed":
-        groups = [group.split("/") for group in text.split(",")]
+        groups = [group.split("/") for group in text.split(";")]
         return tuple((Block(kind, mlp == "experts"), int(count)) for kind, mlp, count in groups)  # type: ignore[arg-type]
     if text in ("yes", "no"):
         return text == "yes"

@@ -153,6 +153,28 @@ def internvl(model: Model) -> int:
     return start + int(vision.get("num_hidden_layers", 24)) * layer + end + projector
 
 
+def kimi_k25(model: Model) -> int:
+    """A ViT with a grid of learned positions; then a norm and two linears over a square of patches."""
+    outer, vision, text_hidden = model
+    width, ffn = int(vision.get("hidden_size", 1152)), int(vision.get("intermediate_size", 4304))
+    grid = int(vision.get("pos_emb_height", 64)) * int(vision.get("pos_emb_width", 64))
+    start = _linear(3 * _side(vision.get("patch_size", 14)) ** 2, width) + grid * width
+    tower = start + int(vision.get("num_hidden_layers", 27)) * _layer(width, ffn) + 2 * width
+    merged = width * prod(_pair(vision.get("merge_kernel_size", 2)))
+    projector = _linear(merged, merged) + _linear(merged, text_hidden)
+    return tower + 2 * int(outer.get("projection_hidden_size", 1152)) + projector
+
+
+def llama4(model: Model) -> int:
+    """`Llama4VisionModel`: patches unfolded into one matrix, an adapter of two matrices, and the projector's one."""
+    _, vision, text_hidden = model
+    width, ffn = int(vision.get("hidden_size", 768)), int(vision.get("intermediate_size", 5632))
+    start = 3 * _side(vision.get("patch_size", 14)) ** 2 * width + width + (_patches(vision, 448, 14) + 1) * width
+    tower = start + int(vision.get("num_hidden_layers", 34)) * _layer(width, ffn) + 4 * width
+    adapter = ffn * int(vision.get("projector_input_dim", 4096)) + int(vision.get("projector_output_dim", 4096)) ** 2
+    return tower + adapter + int(vision.get("vision_output_dim", 7680)) * text_hidden
+
+
 def _pair(value: Any) -> tuple[int, int]:
     return (int(value[0]), int(value[1])) if isinstance(value, list | tuple) else (int(value), int(value))
 
@@ -174,6 +196,8 @@ TOWERS: dict[tuple[str, str], Callable[[Model], int]] = {
     ("idefics3", ""): idefics3,
     ("smolvlm", ""): idefics3,
     ("llava", "clip_vision_model"): llava,
+    ("kimi_k25", ""): kimi_k25,
+    ("llama4", ""): llama4,
     ("mistral3", "pixtral"): mistral3,
     ("internvl", "internvl_vision"): internvl,
 }
