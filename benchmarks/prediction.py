@@ -14,14 +14,14 @@ class NotCovered(Exception):  # noqa: N818  # not a failure: the reason is print
 
 @dataclass(frozen=True)
 class Prediction:
-    """Expected bytes of a row's own quantity and their upper bound.
+    """Expected bytes (or tokens) of a row's own quantity and their upper bound.
 
-    `also` has predictions for other quantities of the row, by the quantity's name.
+    `also` has a prediction, or None, for each entry of the row's `also` in turn; () where none is tried.
     """
 
     bytes: int
     upper: int
-    also: tuple[tuple[str, "Prediction"], ...] = ()
+    also: tuple["Prediction | None", ...] = ()
 
 
 def need(record: Mapping[str, Any], *keys: str, of: str) -> int:

@@ -60,6 +60,9 @@ COMMUNICATOR = {1: 0, 2: 544 * MIB}
 COMMUNICATOR_MANY = 688 * MIB
 SGLANG_START = 1900 * MIB
 """What SGLang's process has taken before it measures free memory: 1.87 GiB and 1.8 to 2.0 GiB in two logs."""
+SGLANG_BUFFERS, SGLANG_BUFFERS_UPPER = 3 * GIB // 2, 4 * GIB
+"""What SGLang takes between its weights and sizing the pool (attention workspaces): nothing in a log of 2025, 3.5 GiB
+in one of 2026."""
 RESIDUE = {"vllm": (700 * MIB, 3 * GIB // 2), "sglang": (2 * GIB, 16 * GIB // 5)}
 """What a sleeping engine leaves on the device: 0.7 GiB (vLLM) to 3.2 GiB (SGLang) were reported."""
 
@@ -70,15 +73,16 @@ class EngineMemory:
 
     `kv_bytes` is the KV pool (0 where nothing is left), `kv_least` the pool if all else takes its upper bound.
     `full_samples` of the longest length fit in the expected pool, `full_samples_least` in the least. `refusal` says
-    why the engine does not start, in words; "" if it does. `residue` is all that stays on the device asleep;
-    `host_asleep` waits in host memory.
+    why the engine does not start, in words; "" if it does. `buffers` is what the pool's sizing counts beside tensors
+    (vLLM's non-torch memory, SGLang's attention workspaces), `context` what the process had before. `residue` is all
+    that stays on the device asleep; `host_asleep` waits in host memory.
 
     >>> from headway.facts.shapes import table
     >>> memory = engine_memory(
     ...     table()["qwen3-4b"], Engine("sglang", 0.5), device_bytes=80 * GIB, free_bytes=78 * GIB, longest=4096
     ... )
     >>> memory.kv_tokens, memory.full_samples
-    (229431, 56)
+    (218508, 53)
     """
 
     weights: Item
@@ -89,6 +93,7 @@ class EngineMemory:
     full_samples_least: int
     graphs: Item
     activations: Item
+    buffers: Item
     context: Item
     residue: Item
     host_asleep: Item
@@ -97,7 +102,7 @@ class EngineMemory:
     @property
     def awake(self) -> tuple[Item, ...]:
         """The items that an engine holds while it generates."""
-        return (self.weights, self.kv_bytes, self.graphs, self.activations, self.context)
+        return (self.weights, self.kv_bytes, self.graphs, self.activations, self.buffers, self.context)
 
     @property
     def fits(self) -> bool:
@@ -139,18 +144,19 @@ def engine_memory(
     weights = _weights(shape, engine)
     activations = _activations(shape, engine)
     graphs = _graphs(engine)
-    context = _context(engine)
+    buffers = _buffers(engine)
     if engine.system == "vllm":
         budget = int(engine.memory_fraction * device_bytes)
         share = f"{engine.memory_fraction:g} x {format_bytes(device_bytes)}"
-        inside = [weights, activations, context, *([graphs] if _constants(engine).graphs_counted else [])]
+        inside = [weights, activations, buffers, *([graphs] if _constants(engine).graphs_counted else [])]
     else:
         budget = int(engine.memory_fraction * free_bytes)
         share = f"{engine.memory_fraction:g} x {format_bytes(free_bytes)} free"
-        inside = [weights]
+        inside = [weights, buffers]
     pool = budget - sum(item.bytes for item in inside)
     least = max(0, budget - sum(item.upper for item in inside))
-    most = budget - weights.bytes - sum(_lowest(engine, item) for item in inside[1:])
+    most = budget - weights.bytes
+    most -= sum(_lowest(engine, item) for item in inside[1:]) if engine.system == "vllm" else 0
     token = kv_token_bytes(shape, engine.kv_dtype, tensor_parallel=engine.tensor_parallel)
     stages = engine.pipeline_parallel
     token = -(-token // stages)
@@ -166,7 +172,7 @@ def engine_memory(
         kv_tokens=kv.bytes // token if token else 0,
         full_samples=kv.bytes // sample if sample else engine.max_seqs,
         full_samples_least=least // sample if sample else engine.max_seqs,
-        graphs=graphs, activations=activations, context=context,
+        graphs=graphs, activations=activations, buffers=buffers, context=_context(engine),
         residue=_residue(engine, weights, kv, graphs), host_asleep=_host_asleep(engine, weights),
         refusal=_refusal(engine, budget, free_bytes, pool),
     )  # fmt: skip
@@ -229,16 +235,23 @@ def _graphs(engine: Engine) -> Item:
     return Item("CUDA graphs", GRAPHS, GRAPHS_UPPER, "constant", "0.5 to 1.9 GiB logged")
 
 
+def _buffers(engine: Engine) -> Item:
+    """What grows outside of tensors between the engine's start and the sizing of its pool."""
+    if engine.system == "sglang":
+        return Item("buffers", SGLANG_BUFFERS, SGLANG_BUFFERS_UPPER, "constant", "two logs")
+    known = _constants(engine)
+    parallel = engine.tensor_parallel * engine.pipeline_parallel > 1
+    size = known.non_torch_parallel if parallel else known.non_torch
+    return Item("non-torch", size, size * 2, "constant of the version", known.source)
+
+
 def _context(engine: Engine) -> Item:
-    """Memory outside of torch: vLLM's logs count what grows after its start, which leaves out the context itself."""
-    if engine.system == "vllm":
-        known = _constants(engine)
-        parallel = engine.tensor_parallel * engine.pipeline_parallel > 1
-        size = known.non_torch_parallel if parallel else known.non_torch
-        return Item("non-torch", size, size * 2, "constant of the version", known.source)
+    """What the process takes of the device before it measures free memory, NCCL's buffers in SGLang included."""
     ranks = engine.tensor_parallel * engine.pipeline_parallel
-    size = CONTEXT + COMMUNICATOR.get(ranks, COMMUNICATOR_MANY)
-    return Item("context", size, SGLANG_START + COMMUNICATOR.get(ranks, COMMUNICATOR_MANY), "constant", "two logs")
+    if engine.system == "vllm":
+        return Item("context", CONTEXT, 2 * CONTEXT, "CUDA context and modules", "0.3 to 0.7 GiB measured")
+    size = SGLANG_START + COMMUNICATOR.get(ranks, COMMUNICATOR_MANY)
+    return Item("context", size, size + GIB, "context, libraries, NCCL", "two logs")
 
 
 def _residue(engine: Engine, weights: Item, kv: Item, graphs: Item) -> Item:

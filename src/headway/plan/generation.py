@@ -7,7 +7,7 @@ from typing import Literal
 from headway.errors import InputError
 from headway.facts.shapes import ModelShape
 from headway.facts.workload import DTYPE_BYTES, Dtype, Quant
-from headway.plan.engine_sizes import sequence_kv_bytes, sequence_state_bytes, weight_bytes
+from headway.plan.engine_sizes import KvDtype, sequence_kv_bytes, sequence_state_bytes, weight_bytes
 from headway.plan.item import Item
 from headway.units import GIB, MIB
 
@@ -76,12 +76,14 @@ def hf_generation(
     prompt: int,
     new_tokens: int,
     style: CacheStyle,
+    kv_dtype: KvDtype | None = None,
 ) -> Generating:
     """Memory of generating `new_tokens` for each of `batch` prompts of `prompt` tokens, on one device.
 
     "grown" is transformers' dynamic cache: each token's keys and values are concatenated into a new tensor, layer
     by layer, so the tensors alive are one cache, but the allocator keeps the holes of the old ones. The head stays
-    unpacked. "sized" is litgpt's: the cache is made for all tokens at once, and packing takes the head too.
+    unpacked. "sized" is litgpt's: the cache is made for all tokens at once, and packing takes the head too. The
+    cache is in `kv_dtype`, by default in `dtype`.
     InputError for counts below one.
     """
     if min(batch, prompt + new_tokens) < 1 or min(prompt, new_tokens) < 0:
@@ -91,7 +93,7 @@ def hf_generation(
     packed_head = quant is not None and style == "sized"
     weights = weight_bytes(shape, dtype, quant, packed_head=packed_head)
     tokens = prompt + new_tokens
-    one = sequence_kv_bytes(shape, "fp32" if dtype == "fp32" else "bf16", tokens)
+    one = sequence_kv_bytes(shape, kv_dtype or dtype, tokens)
     cache = batch * (one + sequence_state_bytes(shape, dtype))
     held = cache + cache // AWQ_CACHE if quant is not None and quant.kind == "int4" and style == "grown" else cache
     old = held if style == "grown" else 0
