@@ -79,6 +79,7 @@ class Trainer:
     `kernels`: "eager" as the model's Python says, "fused" as compiled.
     `gradients_stay`: they outlive the step until the next backward pass.
     `offload`: where the trainer's state goes while an engine on the same devices generates.
+    `selective`: without full checkpointing, only the results of every second matrix product and of attention stay.
     """
 
     param_dtype: Dtype
@@ -102,6 +103,7 @@ class Trainer:
     temperature: bool = False
     gradients_stay: bool = False
     offload: Literal["none", "host"] = "none"
+    selective: bool = False
 
 
 @dataclass(frozen=True)

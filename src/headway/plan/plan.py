@@ -2,7 +2,7 @@
 
 from headway.facts.machine import Machine
 from headway.facts.workload import Workload
-from headway.plan import own
+from headway.plan import finetune, own
 from headway.plan.item import Entry, Item, Phases, Place
 from headway.plan.ledger import Ledger, Line, Phase
 
@@ -32,6 +32,8 @@ def plan(workload: Workload, machine: Machine | None = None) -> Ledger:
 
 def phases(workload: Workload) -> Phases:
     """What is alive in each phase, by the kind of run."""
+    if workload.engine is None and workload.trainer.system != "headway":
+        return finetune.phases(workload)
     return own.phases(workload)
 
 

@@ -1,0 +1,99 @@
+"""How other systems run a model, where that decides memory and no setting of the run tells it: one row a system."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from headway.facts.workload import DTYPE_BYTES, Lora, Trainer
+
+
+@dataclass(frozen=True)
+class LossCost:
+    """Bytes per logit while the loss is computed (`forward`), at the most of its backward pass, and what stays alive
+    of the logits while the blocks' backward pass runs (`held`). `rows_chunk`: bytes per logit of one chunk on top.
+
+    >>> LossCost(12, 12).held
+    0
+    """
+
+    forward: int
+    backward: int
+    held: int = 0
+    rows_chunk: int = 0
+
+
+@dataclass(frozen=True)
+class System:
+    """One system's habits.
+
+    `norm`: "upcast" computes RMSNorm in fp32 in Python and keeps the fp32 copy of its input; "fused" is one kernel
+    that keeps its input. `fused_qkv`: one projection makes queries, keys and values, and a view of them stays.
+    `repeat_kv`: keys and values are copied for every query head before attention. `lora` names the form of the
+    adapter. `autocast`: parameters stay as they are and each product runs on cast copies. `packed_copy`: bytes per
+    element of an input's copy that a packed projection keeps. `root_stays`: embedding and head are gathered for the
+    whole step. `frozen_stays`: so is a sharded frozen base, once it was used. `loss` and `loss_fused`: the cost of full logits, run eagerly and compiled.
+    """
+
+    norm: Literal["upcast", "fused"] = "upcast"
+    fused_qkv: bool = False
+    repeat_kv: bool = False
+    lora: Literal["peft", "litgpt"] = "peft"
+    autocast: bool = False
+    packed_copy: int = 2
+    packed_head: bool = False
+    root_stays: bool = True
+    frozen_stays: bool = False
+    loss: LossCost = LossCost(10, 12)
+    loss_fused: LossCost = LossCost(4, 4)
+
+
+SYSTEMS: dict[str, System] = {
+    # logits in bf16 (2), in fp32 (4), their log-softmax (4); backward: log-softmax, its gradient, the logits' gradient
+    "hf": System(autocast=True, loss=LossCost(12, 12)),
+    "trl": System(autocast=True, loss=LossCost(12, 12)),
+    "deepspeed": System(autocast=True, loss=LossCost(12, 12), root_stays=False),
+    "peft": System(),
+    # the model's output, fp32 logits, is held by a name of the loop while the loss goes backward
+    "fsdp1": System(loss=LossCost(12, 16, held=4)),
+    "fsdp2": System(norm="fused", root_stays=False, loss=LossCost(10, 12), loss_fused=LossCost(6, 8)),
+    "torchtune": System(norm="upcast", root_stays=False, loss=LossCost(10, 12), loss_fused=LossCost(6, 6)),
+    # Fabric casts the list of logits to fp32 (4), which the loop holds; log-softmax by chunk of 128 tokens (4)
+    "litgpt": System(
+        fused_qkv=True, repeat_kv=True, lora="litgpt", packed_copy=4, packed_head=True, frozen_stays=True,
+        loss=LossCost(8, 8, held=4, rows_chunk=8),
+    ),
+    # bf16 logits (2) and fp32 log-softmax in place (4), gradient of the logits (2)
+    "miles-fsdp": System(root_stays=False, loss=LossCost(6, 8)),
+}  # fmt: skip
+"""System -> how it runs a model. Sources: the systems' own code, as the comments tell."""
+
+
+def system(name: str) -> System:
+    """The row of a system; one without a row runs as the plain transformers trainer does."""
+    return SYSTEMS.get(name, SYSTEMS["hf"])
+
+
+@dataclass(frozen=True)
+class Style:
+    """What decides the tape of a block: the trainer's precision and the system's habits, nothing else."""
+
+    size: int
+    lora: Lora | None
+    packed: bool
+    attention: str
+    fused: bool
+    tensor: int
+    habits: System
+
+    @property
+    def full(self) -> bool:
+        """Whether all parameters are trained."""
+        return self.lora is None
+
+    @classmethod
+    def of(cls, trainer: Trainer, tensor: int = 1) -> "Style":
+        """The trainer's."""
+        size = DTYPE_BYTES[trainer.compute_dtype or trainer.param_dtype]
+        return cls(
+            size, trainer.lora, trainer.quant is not None, trainer.attention, trainer.kernels == "fused", tensor,
+            system(trainer.system),
+        )  # fmt: skip
