@@ -1,0 +1,221 @@
+"""What `headway plan RUN` names: a RunSpec, or a model under a trainer, on this machine or on a named one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headway.errors import InputError
+from headway.facts import machines, probe, shapes
+from headway.facts.machine import Limit, Machine
+from headway.facts.shapes import ModelShape
+from headway.facts.workload import Workload
+from headway.foreign import presets
+from headway.units import parse_bytes
+
+if TYPE_CHECKING:
+    from headway.config.sections import RunSpec
+    from headway.config.source import ModelSource
+
+HOST_KEY = "machine.host"
+"""The one key of `--set` that is the machine's: how much host memory a node of a named machine has."""
+
+OWN = "headway"
+LATER = {
+    ".sh": "launch scripts are not read yet",
+    ".bash": "launch scripts are not read yet",
+    ".py": "training scripts are not read yet",
+    ".log": "logs are not read yet",
+}
+"""Endings of files that are known for what they are, and cannot be planned from."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run to plan and the machine that it is planned for. `trainer` is its system in words.
+
+    `spec` is the RunSpec where the run is one, as `load` gave it; only then a remedy can be written into a file.
+    """
+
+    workload: Workload
+    machine: Machine
+    trainer: str
+    spec: "RunSpec | None" = None
+
+
+def read_case(words: Sequence[str], trainer: str | None, machine: str | None, settings: Sequence[str]) -> Case:
+    """The run that the words of a command line name, on the machine of that name or on this one.
+
+    `settings` are `key=value`, of the RunSpec or of the Workload by what is planned, and `machine.host`. InputError
+    says what the words would have to be instead.
+    """
+    if len(words) > 1 or not words:
+        raise InputError(f"{' '.join(words) or 'RUN'}: commands are not read yet; {_instead()}")
+    run, (host, keys) = words[0], _host(settings)
+    path = Path(run).expanduser()
+    if path.suffix.lower() in LATER:
+        raise InputError(f"{run}: {LATER[path.suffix.lower()]}; {_instead()}")
+    if _is_runspec(path):
+        if trainer is not None:
+            raise InputError(
+                f"--trainer {trainer}: {run} is a RunSpec, which headway's own trainer runs; leave --trainer out, "
+                f"or name a model: headway plan qwen3-4B --trainer {trainer}"
+            )
+        return _of_spec(path, machine, host, keys)
+    shape = _shape(run, path)
+    if trainer is None and shape.family not in shapes.TRAINED:
+        own = f"headway trains {', '.join(shapes.TRAINED)}"
+        raise InputError(f"{run}: {own}, and this is {shape.family}; name who trains it, such as --trainer fsdp2")
+    return _of_model(shape, trainer or OWN, machine, host, keys)
+
+
+def _instead() -> str:
+    return (
+        "name the model and its trainer, such as: headway plan qwen3-4B --trainer miles-fsdp --machine gb10 "
+        "--set rollout.max_answer=1024"
+    )
+
+
+def _is_runspec(path: Path) -> bool:
+    """A file that is no config.json, whether it is there or only called a TOML file."""
+    suffix = path.suffix.lower()
+    return suffix == ".toml" or (suffix != ".json" and path.is_file())
+
+
+def _shape(run: str, path: Path) -> ModelShape:
+    """A model by its folder, its config.json, or its name in the built-in table."""
+    if (path / "config.json").is_file() or path.suffix.lower() == ".json":
+        from headway.facts.configs import from_folder
+
+        folder = path if path.is_dir() else path.parent
+        if not path.is_dir() and path.name != "config.json":
+            raise InputError(f"{run}: is no config.json; name the model's folder or the config.json in it")
+        if not path.exists():
+            raise InputError(f"{run}: no such file")
+        return replace(from_folder(folder), name=folder.resolve().name)
+    found = shapes.by_name(run)
+    if found is not None:
+        return found
+    if path.is_dir():
+        raise InputError(f"{run}: the folder has no config.json")
+    near = shapes.nearest(run)
+    names = f"; nearest are {', '.join(near)}" if near else ""
+    raise InputError(
+        f"{run}: no RunSpec (a TOML file), no folder with a config.json, and no model of the built-in table{names}"
+    )
+
+
+# -- machine ---------------------------------------------------------------------------------------------
+
+
+def _host(settings: Sequence[str]) -> tuple[int | None, tuple[str, ...]]:
+    """The host memory that `machine.host` sets in bytes, and the other settings."""
+    host, rest = None, []
+    for setting in settings:
+        key, _, text = setting.partition("=")
+        if key.strip() != HOST_KEY:
+            rest.append(setting)
+            continue
+        try:
+            host = parse_bytes(text)
+        except ValueError as error:
+            raise InputError(f"--set {setting}: {error}") from None
+        if not host:
+            raise InputError(f"--set {setting}: must be above 0")
+    return host, tuple(rest)
+
+
+def find_machine(
+    name: str | None, host: int | None = None, *, limit: int | None = None, ray: bool = False
+) -> Machine:
+    """The machine of that name, or this one as it is now; only a run under Ray has Ray's limits.
+
+    `host` bytes are each node's host memory; `limit` is a RunSpec's `memory.limit`, for every pool.
+    """
+    machine = probe.detect(limit, ray=ray) if name is None else machines.by_name(name)
+    if host is not None:
+        machine = machines.with_host(machine, host)
+    if name is not None and limit is not None:
+        machine = _limited(machine, limit)
+    return machine if ray else machine.without_ray()
+
+
+def _limited(machine: Machine, limit: int) -> Machine:
+    """The machine with a limit of the run's own on every pool. A pool's floor is no part of the run."""
+    pools = (
+        replace(
+            pool,
+            limits=(
+                *pool.limits,
+                Limit("memory.limit", limit + pool.floor_bytes, "headway does not start the run", "RunSpec"),
+            ),
+        )
+        for pool in machine.pools
+    )
+    return replace(machine, pools=tuple(pools))
+
+
+# -- RunSpec ---------------------------------------------------------------------------------------------
+
+
+def _of_spec(path: Path, name: str | None, host: int | None, settings: Sequence[str]) -> Case:
+    # pydantic's sections take longer to build than all of a plan, so only a RunSpec loads them
+    from headway.config.load import load
+    from headway.config.source import resolve
+    from headway.config.workload import to_workload
+
+    spec = load(path, settings)
+    source, unknown = _sized(resolve(spec.model))
+    machine = find_machine(name, host, limit=spec.memory.limit)
+    workload = to_workload(spec, source, None if name is None else machine)
+    workload = replace(workload, unknown=(*workload.unknown, *unknown, *workload.model.assumed))
+    return Case(workload, machine, "headway", spec)
+
+
+def _sized(source: "ModelSource") -> tuple["ModelSource", tuple[str, ...]]:
+    """The source with a shape: that of the built-in table for a hub id whose files were not fetched."""
+    shape = shapes.by_name(source.path) if source.shape is None else None
+    if shape is None:
+        return source, ()
+    named = replace(shape, name=source.path)
+    files = 2 * shape.parameters()
+    about = "model.path: its files were not read; shape from the built-in table, 2 bytes a parameter on disk"
+    return replace(source, shape=named, files_bytes=files), (about,)
+
+
+# -- model under a trainer -------------------------------------------------------------------------------
+
+
+def _of_model(shape: ModelShape, trainer: str, name: str | None, host: int | None, settings: Sequence[str]) -> Case:
+    workload = presets.workload(shape, trainer, settings)
+    machine = find_machine(name, host, ray=workload.ray)
+    given = {setting.partition("=")[0].strip() for setting in settings}
+    if filled := _from_machine(workload, machine, given):
+        workload = presets.workload(shape, trainer, (*settings, *filled))
+        said = tuple(f"{setting.replace('=', ' = ')} (nobody said; as {machine.name} is)" for setting in filled)
+        workload = replace(workload, unknown=(*workload.unknown, *said))
+    _check_layout(workload, machine)
+    return Case(workload, machine, presets.by_name(trainer).title)
+
+
+def _from_machine(workload: Workload, machine: Machine, given: set[str]) -> tuple[str, ...]:
+    """Settings that nobody gave and that follow from the machine: a trainer that divides its state takes all devices
+    that there are, and headway's own trains on the CPU where there is none."""
+    system = workload.trainer.system
+    if not machine.device_count:
+        return ("device=cpu",) if system == OWN and "device" not in given else ()
+    if system not in presets.SHARDED or any(key.startswith("layout.") for key in given):
+        return ()
+    devices = machine.device_count // machine.nodes
+    found = (("layout.nodes", machine.nodes), ("layout.devices", devices))
+    return tuple(f"{key}={count}" for key, count in found if count > 1)
+
+
+def _check_layout(workload: Workload, machine: Machine) -> None:
+    """InputError for a run of more devices than the machine has."""
+    layout, there = workload.layout, machine.device_count
+    if there and layout.ranks > there:
+        raise InputError(
+            f"layout.nodes = {layout.nodes}, layout.devices = {layout.devices}: {machine.name} has {there} "
+            f"device{'s' if there > 1 else ''}; set fewer, or name a machine with more, such as --machine 8xh100-80"
+        )
