@@ -1,0 +1,108 @@
+"""docs/workload.md, made from the records: `python -m headway.foreign.document > docs/workload.md`."""
+
+import sys
+from dataclasses import is_dataclass
+from inspect import cleandoc
+from typing import Any, get_args, get_type_hints
+
+from headway.facts.machines import names
+from headway.facts.shapes import table as shapes
+from headway.facts.workload import Workload
+from headway.foreign.presets import PRESETS, value
+from headway.foreign.settings import SIZES, Setting, table
+from headway.units import format_bytes
+
+SHOWN = ("headway", "miles-fsdp", "fsdp2")
+"""Trainers with a column of their own."""
+OF_THE_MODEL = {"weights_file_bytes": "2 bytes a parameter"}
+"""Values that follow from the model."""
+
+_HEAD = """\
+# Workload
+
+What `headway plan MODEL` plans: a model under a trainer, on a machine. Every value has a default by the trainer;
+those that a run usually chooses itself are listed in the plan as assumed until `--set key=value` says them.
+
+<!-- Made from src/headway/facts/workload.py and src/headway/foreign/presets.py by:
+     .venv/bin/python -m headway.foreign.document > docs/workload.md -->
+
+    headway plan qwen3-4B --trainer miles-fsdp --machine gb10 --set rollout.max_answer=256
+
+- A **section** that may be absent (`trainer.lora`, `trainer.quant`, `engine`, `engine.quant`) is made by setting one
+  of its keys, and taken away by `none`: `--set trainer.lora.rank=16`, `--set engine=none`.
+- **Sizes** are bytes, or text: `512MiB`, `1.5GiB` (GiB = 2^30), `2GB` (GB = 10^9).
+- `machine.host` is the one key that is the machine's: how much host memory each node has.
+- A key that is not listed here is an error that names the nearest one.
+"""
+
+
+def render() -> str:
+    """The whole page."""
+    parts = [_HEAD, _trainers(), _machines()]
+    parts += [_section(path, record) for path, record in _sections(Workload, "")]
+    return "\n".join(parts)
+
+
+def _trainers() -> str:
+    rows = [
+        f"| `{each.name}` | {each.title} | {', '.join(f'`{key}`' for key in each.assumes)} |"
+        for each in PRESETS.values()
+    ]
+    head = ["## Trainers", "", "| `--trainer` | is | assumed until set |", "|---|---|---|"]
+    return "\n".join([*head, *rows]) + "\n"
+
+
+def _machines() -> str:
+    known = ", ".join(f"`{name}`" for name in names())
+    more = "`8x<device>` is a node of eight, `2x8x<device>` two of them; `cpu-64gib` a machine without devices."
+    return f"## Machines\n\n{known}; {more}\n"
+
+
+def _sections(record: type[Any], path: str) -> list[tuple[str, type[Any]]]:
+    """Each record with the path of its section, the outermost first."""
+    found = [(path, record)]
+    for name, kind in get_type_hints(record).items():
+        inner = next((each for each in (kind, *get_args(kind)) if is_dataclass(each)), None)
+        if inner is not None and name != "model":
+            found += _sections(inner, f"{path}{name}.")  # type: ignore[arg-type]
+    return found
+
+
+def _section(path: str, record: type[Any]) -> str:
+    """The record's own words and a row for each of its keys."""
+    about = cleandoc((record.__doc__ or "").partition(">>>")[0]).strip()
+    title = path.removesuffix(".") or "The run itself"
+    lines = [f"## {title}", "", about, "", f"| key | accepts | {' | '.join(f'`{name}`' for name in SHOWN)} |"]
+    lines.append("|---|---|" + "---|" * len(SHOWN))
+    lines += [_row(each) for key, each in table().items() if key.rpartition(".")[0] == path.removesuffix(".")]
+    return "\n".join(lines) + "\n"
+
+
+def _row(setting: Setting) -> str:
+    cells = [
+        f"`{setting.path}`",
+        setting.accepts.replace("|", "\\|"),
+        *(_default(setting.path, name) for name in SHOWN),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _default(path: str, trainer: str) -> str:
+    """A trainer's own value; a dash where its section is absent."""
+    if path in OF_THE_MODEL:
+        return OF_THE_MODEL[path]
+    workload = PRESETS[trainer].build(shapes()["qwen3-4b"])
+    parts = path.split(".")
+    sections = (".".join(parts[:depth]) for depth in range(1, len(parts)))
+    if any(value(workload, section) is None for section in sections):
+        return "-"
+    found = value(workload, path)
+    if found is None or found == "":
+        return "none"
+    if path in SIZES and isinstance(found, int) and found:
+        return f"`{format_bytes(found)}`"
+    return f"`{str(found).lower() if isinstance(found, bool) else found}`"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render())
