@@ -11,10 +11,11 @@ from headway.config.workload import to_workload
 from headway.facts import probe
 from headway.facts.machine import Machine
 from headway.facts.workload import Workload
-from headway.plan.advise import advise
 from headway.plan.ledger import Ledger
 from headway.plan.plan import plan
+from headway.plan.remedies import remedies
 from headway.plan.verdict import PoolVerdict, longest_sample, verdict
+from headway.reports.terminal import remedy_line
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Planned:
 
     def advice(self) -> tuple[str, ...]:
         """What to set instead, each with its new peak."""
-        return advise(self.workload, self.machine)
+        return tuple(remedy_line(each) for each in remedies(self.workload, self.machine).remedies)
 
     def as_json(self) -> dict[str, Any]:
         """The plan as `plan.json` and `--json` show it."""

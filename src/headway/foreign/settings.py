@@ -122,7 +122,7 @@ def _value(setting: Setting, text: str) -> Any:
             return parse_bytes(text)
         except ValueError as error:
             raise InputError(f"--set {setting.path}={text}: {error}") from None
-    raw: Any = None if text.lower() == "none" else text
+    raw: Any = None if text.lower() == "none" and "none" not in get_args(setting.kind) else text
     if "names with commas" in setting.accepts and "," in text:
         raw = tuple(part.strip() for part in text.split(","))
     try:

@@ -13,6 +13,7 @@ from rich.text import Text
 from headway.facts.machine import Limit, Machine, Pool
 from headway.guard.recorder import PhasePeak
 from headway.plan.ledger import Ledger, Line, Phase, Quantity
+from headway.plan.remedies import Remedy
 from headway.plan.verdict import PoolVerdict
 from headway.units import GIB, MIB, format_bytes
 
@@ -30,8 +31,8 @@ VERDICT_STYLES = {"fits": "bold green", "tight": "bold yellow", "does not fit": 
 REFUSED = "headway does not start the run"
 """The consequence of the RunSpec's own limit, which goes without saying in a refusal."""
 
-FITS = ", which fits"
-"""How a line of advice ends that makes the run fit."""
+FITS = (", which fits", ", which is tight")
+"""How a line of advice ends that lets the run start."""
 
 FILES = {
     "final": "the trained model or adapter",
@@ -299,6 +300,13 @@ def refusal(ledger: Ledger, verdicts: Sequence[PoolVerdict], advice: Sequence[st
         none = "none of these makes it fit" if advice else "no setting makes it fit"
         lines.append(f"{none}; take a smaller model")
     return "\n".join([*lines, "or start it all the same with --force"])
+
+
+def remedy_line(remedy: Remedy) -> str:
+    """A remedy with what it does to the pool that fits worst."""
+    end = {"fits": FITS[0], "tight": FITS[1]}.get(remedy.kind, "")
+    sizes = f"{format_bytes(remedy.before_bytes)} -> {format_bytes(remedy.after_bytes)}"
+    return f"set {remedy.text}: {sizes} (phase {remedy.phase}){end}"
 
 
 def _consequence(limit: Limit) -> str:

@@ -1,0 +1,225 @@
+"""Which changes a trainer accepts, and how each is written in its own flags: one visible table.
+
+A system that is not here accepts nothing that is known, and a key that a system's table lacks is refused by it:
+Miles's FSDP trainer takes no LoRA and no optimizer but Adam, so no remedy proposes them.
+"""
+
+from typing import Literal
+
+Scalar = int | float | str | bool
+
+SpellKey = Literal[
+    "rollout.prompts", "rollout.samples", "rollout.max_answer", "rollout.kv_budget",
+    "trainer.cap", "trainer.rows", "trainer.checkpointing", "trainer.reference", "trainer.attention",
+    "trainer.logprob_chunk", "trainer.loss", "trainer.param_dtype", "trainer.lora", "trainer.quant",
+    "trainer.optimizer.state_dtype", "trainer.optimizer.in_backward",
+    "engine.memory_fraction", "model", "layout.devices", "layout.nodes",
+]  # fmt: skip
+"""Keys of a Workload that a remedy may change; "model" is the model itself, "trainer.lora" the rank."""
+
+_HEADWAY = {
+    "rollout.prompts": "rollout.prompts = {value}",
+    "rollout.samples": "rollout.samples = {value}",
+    "rollout.max_answer": "rollout.max_answer = {value}",
+    "rollout.kv_budget": 'rollout.kv_budget = "{mib}MiB"',
+    "trainer.cap": "train.cap = {value}",
+    "trainer.checkpointing": "train.checkpointing = true",
+    "trainer.reference": "objective.kl_coef = 0",
+    "trainer.attention": 'model.attention = "{value}"',
+    "trainer.logprob_chunk": "train.logprob_chunk = {value}",
+    "trainer.param_dtype": 'model.dtype = "{value}"',
+    "trainer.lora": "[lora] rank = {value}",
+    "model": "model.path = the folder or hub id of {value}",
+}
+"""A RunSpec's keys. headway trains on one device, with fp32 AdamW."""
+
+_SLIME_ROLLOUT = {
+    "rollout.prompts": "--rollout-batch-size {value}",
+    "rollout.samples": "--n-samples-per-prompt {value}",
+    "rollout.max_answer": "--rollout-max-response-len {value}",
+    "trainer.cap": "--max-tokens-per-gpu {value}",
+    "trainer.rows": "--micro-batch-size {value}",
+    "trainer.reference": "no --use-kl-loss and --kl-coef 0 (free where --kl-loss-coef is 0)",
+    "engine.memory_fraction": "--sglang-mem-fraction-static {before} -> {value}",
+    "model": "--hf-checkpoint {value}",
+    "layout.devices": "--actor-num-gpus-per-node {value}",
+    "layout.nodes": "--actor-num-nodes {value}",
+}
+"""slime and Miles share these (radixark/miles 31f1ca961 and THUDM/slime 624b824a8, utils/arguments.py)."""
+
+_MEGATRON = {
+    **_SLIME_ROLLOUT,
+    "trainer.checkpointing": "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
+}
+
+_TRANSFORMERS = {
+    "trainer.rows": "--per_device_train_batch_size {value}",
+    "trainer.checkpointing": "--gradient_checkpointing true",
+    "trainer.attention": "--attn_implementation {value}",
+    "trainer.loss": "--use_liger_kernel true",
+    "trainer.optimizer.state_dtype=int8": "--optim adamw_bnb_8bit",
+    "model": "--model_name_or_path {value}",
+    "layout.devices": "accelerate launch --use_fsdp --fsdp_version 2 --num_processes {value}",
+    "layout.nodes": "accelerate launch --use_fsdp --fsdp_version 2 --num_machines {value}",
+}
+"""transformers' TrainingArguments, as every trainer on top of it takes them."""
+
+_TRL = {
+    **_TRANSFORMERS,
+    "trainer.param_dtype": "--dtype bfloat16",
+    "trainer.lora": "--use_peft --lora_r {value}",
+    "trainer.quant": "--use_peft --load_in_4bit",
+}
+"""TRL's ModelConfig on top of it."""
+
+_FSDP = {
+    "trainer.rows": "{value} samples in a micro-batch",
+    "rollout.max_answer": "sequences of at most {value} tokens",
+    "trainer.checkpointing": "checkpoint_wrapper around every block",
+    "trainer.param_dtype": "load the parameters in bfloat16",
+    "trainer.optimizer.state_dtype=int8": "torchao.optim.AdamW8bit",
+    "trainer.optimizer.state_dtype=bf16": "keep Adam's moments in bfloat16",
+    "model": "the model {value}",
+    "layout.devices": "torchrun --nproc_per_node {value}",
+    "layout.nodes": "torchrun --nnodes {value}",
+}
+"""Plain FSDP has no flags of its own: what a script changes, in words."""
+
+SPELLINGS: dict[str, dict[str, str]] = {
+    "headway": _HEADWAY,
+    "miles-fsdp": {
+        **_SLIME_ROLLOUT,
+        "trainer.checkpointing": "--gradient-checkpointing",
+        "trainer.attention": "--attn-implementation {value}",
+        "trainer.param_dtype": "--no-keep-fp32-master",
+    },
+    "miles-megatron": {**_MEGATRON, "trainer.lora": "--lora-rank {value}"},
+    "slime": _MEGATRON,
+    "trl": {
+        **_TRL,
+        "rollout.prompts": "--generation_batch_size {answers}",
+        "rollout.samples": "--num_generations {value}",
+        "rollout.max_answer": "--max_completion_length {value}",
+        "trainer.reference": "--beta 0",
+        "engine.memory_fraction": "--vllm_gpu_memory_utilization {before} -> {value}",
+    },
+    "trl-sft": {**_TRL, "rollout.max_answer": "--max_length {value}"},
+    "hf": {**_TRANSFORMERS, "rollout.max_answer": "--block_size {value}"},
+    "peft": {
+        **_TRANSFORMERS,
+        "rollout.max_answer": "--max_length {value}",
+        "trainer.lora": "--use_peft --lora_r {value}",
+        "trainer.quant": "--use_peft --load_in_4bit",
+    },
+    "fsdp1": _FSDP,
+    "fsdp2": _FSDP,
+    "deepspeed": {**_TRANSFORMERS, "layout.devices": "deepspeed --num_gpus {value}"},
+    "torchtune": {
+        "trainer.rows": "batch_size={value}",
+        "rollout.max_answer": "tokenizer.max_seq_len={value}",
+        "trainer.checkpointing": "enable_activation_checkpointing=True",
+        "trainer.param_dtype": "dtype=bf16",
+        "trainer.optimizer.state_dtype=int8": "optimizer._component_=bitsandbytes.optim.AdamW8bit",
+        "trainer.optimizer.in_backward": "optimizer_in_bwd=True",
+        "trainer.lora": "tune run lora_finetune_single_device, model.lora_rank={value}",
+        "model": "the config of {value}",
+        "layout.devices": "tune run --nproc_per_node {value} full_finetune_distributed",
+    },
+    "litgpt": {
+        "trainer.rows": "--train.micro_batch_size {value}",
+        "rollout.max_answer": "--train.max_seq_length {value}",
+        "trainer.param_dtype": "--precision bf16-true",
+        "trainer.lora": "litgpt finetune_lora --lora_r {value}",
+        "trainer.quant": "litgpt finetune_lora --quantize bnb.{value}",
+        "model": "litgpt finetune {value}",
+        "layout.devices": "--devices {value}",
+        "layout.nodes": "--num_nodes {value}",
+    },
+    "verl": {
+        "rollout.prompts": "data.train_batch_size={value}",
+        "rollout.samples": "actor_rollout_ref.rollout.n={value}",
+        "rollout.max_answer": "data.max_response_length={value}",
+        "trainer.cap": "actor_rollout_ref.actor.ppo_max_token_len_per_gpu={value}",
+        "trainer.rows": "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu={value}",
+        "trainer.checkpointing": "actor_rollout_ref.model.enable_gradient_checkpointing=True",
+        "trainer.reference": "actor_rollout_ref.actor.use_kl_loss=False algorithm.use_kl_in_reward=False",
+        "trainer.loss": "actor_rollout_ref.model.use_fused_kernels=True",
+        "trainer.param_dtype": "actor_rollout_ref.actor.fsdp_config.model_dtype=bfloat16",
+        "trainer.lora": "actor_rollout_ref.model.lora_rank={value}",
+        "engine.memory_fraction": "actor_rollout_ref.rollout.gpu_memory_utilization={before} -> {value}",
+        "model": "actor_rollout_ref.model.path={value}",
+        "layout.devices": "trainer.n_gpus_per_node={value}",
+        "layout.nodes": "trainer.nnodes={value}",
+    },
+    "openrlhf": {
+        "rollout.prompts": "--rollout_batch_size {value}",
+        "rollout.samples": "--n_samples_per_prompt {value}",
+        "rollout.max_answer": "--generate_max_len {value}",
+        "trainer.cap": "--max_tokens_per_gpu {value}",
+        "trainer.rows": "--micro_train_batch_size {value}",
+        "trainer.checkpointing": "--gradient_checkpointing",
+        "trainer.reference": "--init_kl_coef 0",
+        "trainer.lora": "--lora_rank {value}",
+        "engine.memory_fraction": "--vllm_gpu_memory_utilization {before} -> {value}",
+        "model": "--pretrain {value}",
+        "layout.devices": "--actor_num_gpus_per_node {value}",
+        "layout.nodes": "--actor_num_nodes {value}",
+    },
+}
+"""system -> key of the workload, or `key=value` where only some values are taken -> text with the value put in.
+
+`{before}` is the value that is replaced, `{answers}` the answers of a step, `{mib}` a size in whole MiB.
+"""
+
+_RUNSPEC: dict[str, tuple[str, Scalar | None]] = {
+    "rollout.prompts": ("rollout.prompts", None),
+    "rollout.samples": ("rollout.samples", None),
+    "rollout.max_answer": ("rollout.max_answer", None),
+    "rollout.kv_budget": ("rollout.kv_budget", None),
+    "trainer.cap": ("train.cap", None),
+    "trainer.checkpointing": ("train.checkpointing", True),
+    "trainer.reference": ("objective.kl_coef", 0.0),
+    "trainer.attention": ("model.attention", None),
+    "trainer.logprob_chunk": ("train.logprob_chunk", None),
+    "trainer.param_dtype": ("model.dtype", None),
+    "trainer.lora": ("lora.rank", None),
+}
+"""Key of the workload -> key of the RunSpec, and the value where it is not the workload's own. A smaller model has
+none: which of its folders or hub ids is meant is the user's to say."""
+
+
+def spell(system: str, key: SpellKey, value: Scalar, before: Scalar | None = None, answers: int = 0) -> str | None:
+    """A change as the system's own input writes it; None where the system does not accept it.
+
+    >>> spell("miles-fsdp", "engine.memory_fraction", 0.2, before=0.4)
+    '--sglang-mem-fraction-static 0.4 -> 0.2'
+    >>> spell("miles-fsdp", "trainer.lora", 16) is None
+    True
+    """
+    table = SPELLINGS.get(system, {})
+    text = table.get(f"{key}={value}", table.get(key))
+    if text is None:
+        return None
+    mib = value >> 20 if isinstance(value, int) else 0
+    return text.format(value=value, before=before, answers=answers, mib=mib)
+
+
+def accepts(system: str, key: SpellKey, value: Scalar) -> bool:
+    """Whether a system accepts a change.
+
+    >>> accepts("torchtune", "trainer.optimizer.state_dtype", "int8"), accepts("torchtune", "trainer.quant", "nf4")
+    (True, False)
+    """
+    return spell(system, key, value) is not None
+
+
+def runspec(key: SpellKey, value: Scalar) -> dict[str, Scalar]:
+    """A change as keys of headway's own RunSpec with their values; empty where it is not a key's to make.
+
+    >>> runspec("trainer.cap", 512), runspec("trainer.reference", "none")
+    ({'train.cap': 512}, {'objective.kl_coef': 0.0})
+    """
+    if key not in _RUNSPEC:
+        return {}
+    name, fixed = _RUNSPEC[key]
+    return {name: value if fixed is None else fixed}
