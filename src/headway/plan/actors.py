@@ -20,16 +20,19 @@ READ = "one public reading"
 def processes(workload: Workload, engine: Engine) -> Iterator[Entry]:
     """The processes of one node: trainers, engines, and what drives them."""
     layout = workload.layout
-    trainer = Item("process", GPU_PROCESS, 3 * GPU_PROCESS, "python, torch with CUDA, transformers", READ)
+    trainer = Item("process", GPU_PROCESS, 2 * GPU_PROCESS, "python, torch with CUDA, transformers", READ).alone()
     yield Entry("host", "host", "trainer", trainer, count=layout.devices)
     engines = max(1, ceil(layout.devices / (engine.tensor_parallel * engine.pipeline_parallel)))
-    scheduler = Item("process", GPU_PROCESS, GPU_PROCESS * 3 // 2, "one for each device of an engine", READ)
+    scheduler = Item("process", GPU_PROCESS, GPU_PROCESS * 3 // 2, "one for each device of an engine", READ).alone()
     yield Entry("host", "host", "engine", scheduler, count=layout.devices)
-    server = Item("server processes", 2 * ACTOR, 3 * ACTOR, "server and detokenizer of an engine", READ)
+    server = Item("server processes", 2 * ACTOR, 3 * ACTOR, "server and detokenizer of an engine", READ).alone()
     yield Entry("host", "host", "engine", server, count=engines)
-    driver = Item("driver processes", 3 * ACTOR, 4 * ACTOR, "rollout, controller and job driver", READ)
+    driver = Item("driver processes", 3 * ACTOR, 4 * ACTOR, "rollout, controller and job driver", READ).alone()
     yield Entry("host", "host", "driver", driver)
     if workload.ray:
         yield Entry(
-            "host", "host", "driver", Item("Ray", RAY, 4 * RAY, "raylet, control store, agents", "not measured")
+            "host",
+            "host",
+            "driver",
+            Item("Ray", RAY, 4 * RAY, "raylet, control store, agents", "not measured").alone(),
         )

@@ -8,7 +8,7 @@ Place = Literal["device", "host"]
 
 
 class Item(NamedTuple):
-    """What one thing holds. `bytes` is the expected value, `upper` the bound.
+    """What one thing holds. `bytes` is the expected value, `upper` the bound; `independent` as in `Line`.
 
     >>> Item.exact("weights", 4096, "1,024 x 4 B", "one copy").upper
     4096
@@ -19,11 +19,16 @@ class Item(NamedTuple):
     upper: int
     formula: str
     source: str
+    independent: bool = False
 
     @classmethod
     def exact(cls, item: str, size: int, formula: str, source: str) -> "Item":
         """An item without uncertainty."""
         return cls(item, size, size, formula, source)
+
+    def alone(self) -> "Item":
+        """The same item with an error of its own, independent of every other's."""
+        return self._replace(independent=True)
 
     def at_most(self, upper: int) -> "Item":
         """The same item with a higher bound."""

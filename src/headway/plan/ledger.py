@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
+from math import isqrt
 from typing import Literal, NamedTuple
 
 Quantity = Literal["allocated", "reserved", "device_used", "host"]
@@ -31,7 +33,8 @@ class Line(NamedTuple):
     """One item that a role holds in a pool during a phase.
 
     `bytes` is the expected value and `upper` the bound; `formula` has the numbers put in; `source` says where
-    the formula comes from.
+    the formula comes from. `independent`: its error has nothing to do with that of other lines, as the size of the
+    operating system has nothing to do with that of a driver process.
 
     >>> Line("node[0].host", Phase.TRAIN, "trainer", 0, "gradients", 538, 538, "host", "4 x 134.5", "").bytes
     538
@@ -47,6 +50,7 @@ class Line(NamedTuple):
     quantity: Quantity
     formula: str
     source: str
+    independent: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,23 +66,36 @@ class Peak:
 
 @dataclass(frozen=True)
 class Ledger:
-    """All lines of a run. A phase holds the sum of its lines; a pool peaks at its largest phase."""
+    """All lines of a run. A phase holds the sum of its lines; a pool peaks at its largest phase.
+
+    `first_step` is the step at which a phase first holds its peak: before the first optimizer step there are no
+    moments, so what comes before it in a step reaches its peak in step 2.
+    """
 
     lines: tuple[Line, ...]
     first_step: dict[Phase, int]
 
+    @cached_property
+    def _by_phase(self) -> dict[str, dict[Phase, tuple[Line, ...]]]:
+        found: dict[str, dict[Phase, list[Line]]] = {}
+        for line in self.lines:
+            found.setdefault(line.pool, {}).setdefault(line.phase, []).append(line)
+        return {
+            pool: {phase: tuple(phases[phase]) for phase in Phase if phase in phases}
+            for pool, phases in found.items()
+        }
+
     def pools(self) -> tuple[str, ...]:
         """Names of the pools that have lines, in order of appearance."""
-        return tuple(dict.fromkeys(line.pool for line in self.lines))
+        return tuple(self._by_phase)
 
     def phases(self, pool: str) -> tuple[Phase, ...]:
         """Phases that have lines in the pool, in the order of a cycle."""
-        present = {line.phase for line in self.lines if line.pool == pool}
-        return tuple(phase for phase in Phase if phase in present)
+        return tuple(self._by_phase.get(pool, {}))
 
     def select(self, pool: str, phase: Phase) -> tuple[Line, ...]:
         """The lines of one phase in one pool."""
-        return tuple(line for line in self.lines if line.pool == pool and line.phase == phase)
+        return self._by_phase.get(pool, {}).get(phase, ())
 
     def peak_of(self, pool: str, phase: Phase) -> Peak:
         """What one phase holds in one pool."""
@@ -91,9 +108,26 @@ class Ledger:
         lines = [line for line in self.select(pool, phase) if line.quantity in counted]
         return total(lines), total_upper(lines)
 
+    def peaks(self, pool: str) -> tuple[Peak, ...]:
+        """What each phase holds of a pool, in the order in which a run first reaches it."""
+        found = [self.peak_of(pool, phase) for phase in self.phases(pool)]
+        return tuple(sorted(found, key=lambda peak: peak.step))
+
     def peak(self, pool: str) -> Peak:
         """The phase that holds the most of a pool, by the expected value."""
         return max((self.peak_of(pool, phase) for phase in self.phases(pool)), key=lambda peak: peak.bytes)
+
+    def worst(self, pool: str, limit: int | None) -> Peak:
+        """The phase that decides: the first that may pass the limit, as a run ends there and reaches no later one.
+
+        Where none may, or no limit is known, the one that holds the most. "May": by its upper bound.
+        """
+        peaks = self.peaks(pool)
+        if limit is not None:
+            over = [peak for peak in peaks if peak.bytes > limit] and [peak for peak in peaks if peak.upper > limit]
+            if over:
+                return over[0]
+        return max(peaks, key=lambda peak: peak.bytes)
 
     def upper(self, pool: str) -> int:
         """The most that any phase may hold of a pool, by the upper bound."""
@@ -106,5 +140,21 @@ def total(lines: Iterable[Line]) -> int:
 
 
 def total_upper(lines: Iterable[Line]) -> int:
-    """Sum of upper bounds."""
-    return sum(line.upper for line in lines)
+    """The upper bound of a sum.
+
+    Bounds of lines with a cause in common add up; those of independent lines add up as errors do, by the root of the
+    sum of their squares, because no run has all of them at their worst.
+
+    >>> odd = Line("p", Phase.LOAD, "a", 0, "x", 100, 130, "host", "", "", independent=True)
+    >>> even = odd._replace(item="y", bytes=50, upper=90)
+    >>> total_upper([odd, even]), total_upper([odd, even, even._replace(independent=False)])
+    (200, 290)
+    """
+    found, squares = 0, 0
+    for line in lines:
+        if line.independent:
+            found += line.bytes
+            squares += (line.upper - line.bytes) ** 2
+        else:
+            found += line.upper
+    return found + isqrt(squares)

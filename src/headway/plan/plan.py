@@ -1,8 +1,9 @@
 """From a Workload to its Ledger: the phases of its kind of run, laid into the pools of its machine."""
 
+from headway.errors import InputError
 from headway.facts.machine import Machine
 from headway.facts.workload import Workload
-from headway.plan import finetune, own
+from headway.plan import colocated, finetune, own
 from headway.plan.item import Entry, Item, Phases, Place
 from headway.plan.ledger import Ledger, Line, Phase
 
@@ -17,7 +18,7 @@ def plan(workload: Workload, machine: Machine | None = None) -> Ledger:
     On a machine whose CPU and GPU share one memory every line is in its one pool; without a machine, host and
     device are apart. Device lines are those of the rank that holds the most; host lines those of the whole node.
     """
-    found = phases(workload)
+    found = phases(workload, machine)
     pools = ONE if machine is not None and machine.unified else SPLIT
     floor = _floors(machine)
     lines: list[Line] = []
@@ -30,9 +31,16 @@ def plan(workload: Workload, machine: Machine | None = None) -> Ledger:
     return Ledger(tuple(lines), {phase: step for phase, (step, _) in found.items()})
 
 
-def phases(workload: Workload) -> Phases:
-    """What is alive in each phase, by the kind of run."""
-    if workload.engine is None and workload.trainer.system != "headway":
+def phases(workload: Workload, machine: Machine | None = None) -> Phases:
+    """What is alive in each phase, by the kind of run.
+
+    InputError for an engine of its own without a machine: its KV pool is a share of the device.
+    """
+    if workload.engine is not None:
+        if machine is None:
+            raise InputError("an engine takes a share of its device: name the machine, such as --machine h100-80")
+        return colocated.phases(workload, machine)
+    if workload.trainer.system != "headway":
         return finetune.phases(workload)
     return own.phases(workload)
 
@@ -67,4 +75,5 @@ def _line(pool: str, phase: Phase, entry: Entry) -> Line:
     return Line(
         pool, phase, entry.role, entry.rank, item.item, item.bytes * entry.count, item.upper * entry.count,
         entry.quantity, item.formula if entry.count == 1 else f"{entry.count} x ({item.formula})", item.source,
+        item.independent,
     )  # fmt: skip
