@@ -109,12 +109,12 @@ def score(name: str, row: Row | str) -> list[Scored]:
         kind = kind_of(row)
         measured, limit = _measurement(row)
         found = predict(row)
+        own = Scored(name, kind, measured, found.bytes, found.upper, None, limit)
+        return [own, *_also(name, row, found)]
     except NotCovered as reason:
         return [Scored(name, kind, None, None, None, str(reason))]
     except UNUSABLE as problem:
         return [Scored(name, kind, None, None, None, f"{type(problem).__name__}: {str(problem)[:120]}")]
-    own = Scored(name, kind, measured, found.bytes, found.upper, None, limit)
-    return [own, *_also(name, row, found)]
 
 
 def predict(row: Row) -> Prediction:

@@ -144,17 +144,20 @@ class Loss:
     def _chunked(self) -> tuple[tuple[str, int], ...]:
         """TRL: head and cross entropy chunk by chunk, each chunk's graph kept for one backward pass.
 
-        Each chunk keeps its fp32 log-softmax (4), so all logits stand by the end. In the backward pass a chunk's fp32
-        gradient (4) stands beside the head's gradient, and a chunk's share of that before it is added; the states'
-        gradient fills up.
+        Each chunk keeps its fp32 log-softmax (4), so all logits stand by the end. The backward pass peaks at one of
+        three points: the first chunk makes two fp32 gradients (8); the second does so too, when the first one's
+        log-softmax (4) is gone and the gradients of head and states are there; or two chunks are gone and their
+        shares of the head's gradient stand beside their sum.
         """
         chunk = min(self.tokens, self.chunk or CHUNK)
+        one, gradients = chunk * self.vocab, self.head + self.states
+        candidates = [8 * one]
+        if chunk < self.tokens:
+            candidates += [4 * one + gradients, 3 * self.head + self.states - 8 * one]
         return (
             *self._resident(),
             ("fp32 log-softmax", 4 * self.tokens * self.vocab),
-            ("head's gradient and a share", (1 if self.repeated else 2) * self.head),
-            ("states' gradient", 0 if self.repeated else self.states),
-            ("a chunk's gradient", 4 * chunk * self.vocab),
+            ("backward pass", max(candidates)),
         )
 
     def _resident(self) -> tuple[tuple[str, int], ...]:
