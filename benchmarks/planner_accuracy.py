@@ -32,8 +32,9 @@ from rich.console import Console
 from rich.table import Table
 
 import rows_serving
+import rows_training
 from headway.errors import InputError
-from prediction import NotCovered, Prediction, Row, section
+from prediction import NotCovered, Prediction, Row, figure_name, section
 
 UNUSABLE = (InputError, LookupError, ArithmeticError, TypeError, ValueError, AttributeError, AssertionError)
 """What a row with wrong values can raise on its way through the planner."""
@@ -125,7 +126,7 @@ def predict(row: Row) -> Prediction:
         raise NotCovered("neither trainer nor engine")
     if section(row, "trainer").get("system") == "megatron":
         raise NotCovered("megatron: not planned yet")
-    raise NotCovered("trainers: not planned yet")
+    return rows_training.predict(row)
 
 
 def kind_of(row: Row) -> str:
@@ -158,14 +159,13 @@ def _measurement(row: Row) -> tuple[int | None, int | None]:
 
 def _also(name: str, row: Row, found: Prediction) -> Iterator[Scored]:
     what = section(row, "engine").get("system") or section(row, "trainer").get("mode")
-    for entry, prediction in zip(row.get("also") or (), found.also, strict=False):
-        size = entry.get("bytes") if isinstance(entry, Mapping) else None
-        if prediction is None or not isinstance(size, int) or size <= 0:
-            continue
-        quantity = "non-torch" if entry.get("phase") == "non-torch" else entry.get("quantity")
-        yield Scored(
-            name, f"{what} also {quantity}", size, prediction.bytes, prediction.upper, None, also=True
-        )  # fmt: skip
+    known = dict(found.also)
+    for entry in row.get("also") or ():
+        name_of = figure_name(entry) if isinstance(entry, Mapping) else ""
+        size = entry.get("bytes") if name_of else None
+        if name_of in known and isinstance(size, int) and size > 0:
+            figure = known[name_of]
+            yield Scored(name, f"{what} also {name_of}", size, figure.bytes, figure.upper, None, also=True)
 
 
 def summary(rows: Sequence[Scored]) -> dict[str, Any]:

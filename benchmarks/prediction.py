@@ -16,12 +16,21 @@ class NotCovered(Exception):  # noqa: N818  # not a failure: the reason is print
 class Prediction:
     """Expected bytes (or tokens) of a row's own quantity and their upper bound.
 
-    `also` has a prediction, or None, for each entry of the row's `also` in turn; () where none is tried.
+    `also` has predictions for other figures of the row, by `figure_name`.
     """
 
     bytes: int
     upper: int
-    also: tuple["Prediction | None", ...] = ()
+    also: tuple[tuple[str, "Prediction"], ...] = ()
+
+
+def figure_name(entry: Mapping[str, Any]) -> str:
+    """What an entry of a row's `also` is called: its quantity, or "non-torch" where its phase says so.
+
+    >>> figure_name({"quantity": "device_used", "phase": "non-torch"})
+    'non-torch'
+    """
+    return "non-torch" if entry.get("phase") == "non-torch" else str(entry.get("quantity"))
 
 
 def need(record: Mapping[str, Any], *keys: str, of: str) -> int:

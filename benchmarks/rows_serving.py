@@ -15,7 +15,7 @@ from headway.plan.generation import CacheStyle, Generating, hf_generation
 from headway.plan.item import Item
 from headway.plan.losses import Loss, LossKind, loss_bytes
 from headway.units import MIB
-from prediction import NotCovered, Prediction, Row, need, section
+from prediction import NotCovered, Prediction, Row, figure_name, need, section
 from row_shapes import row_shape
 
 PLAIN: dict[str, Dtype] = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16"}
@@ -229,7 +229,6 @@ def _answer(row: Row, predicted: Callable[[Mapping[str, Any]], Prediction | None
     own = predicted(measured)
     if own is None:
         raise NotCovered(f"{measured.get('quantity')!r} of this engine is not planned, or device_bytes is missing")
-    also = row.get("also") or ()
-    return Prediction(
-        own.bytes, own.upper, tuple(predicted(entry) if isinstance(entry, Mapping) else None for entry in also)
-    )
+    entries = [entry for entry in row.get("also") or () if isinstance(entry, Mapping)]
+    found = ((figure_name(entry), predicted(entry)) for entry in entries)
+    return Prediction(own.bytes, own.upper, tuple((name, figure) for name, figure in found if figure is not None))
