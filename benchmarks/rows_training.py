@@ -123,7 +123,7 @@ def _rows(row: Row, layout: Layout) -> Rows:
 
 def _trainer(row: Row, shape: ModelShape, batch: Rows) -> Trainer:
     trainer = section(row, "trainer")
-    system = str(trainer["system"])
+    system = _system(row)
     recompute = section(trainer, "recompute")
     granularity = recompute.get("granularity", "none")
     partial = recompute.get("layers")
@@ -143,6 +143,16 @@ def _trainer(row: Row, shape: ModelShape, batch: Rows) -> Trainer:
         loss=LOSSES.get(str(trainer.get("loss") or "torch"), "logits"),
         kernels="fused" if trainer.get("compile") else "eager", selective=granularity == "selective",
     )  # fmt: skip
+
+
+def _system(row: Row) -> str:
+    """The system; torchtitan's release of 2025 compiles the loss too, and runs on Blackwell are of no older one."""
+    system = str(section(row, "trainer")["system"])
+    device = str(section(row, "machine").get("device") or "")
+    return "torchtitan" if system == "fsdp2" and device.startswith(BLACKWELL) else system
+
+
+BLACKWELL = ("B200", "B300", "GB200", "GB300")
 
 
 def _dtype(value: Any, default: Any) -> Any:

@@ -6,6 +6,7 @@ from headway.facts.workload import Workload
 from headway.plan import host, training
 from headway.plan.item import Entry, Item, Phases
 from headway.plan.ledger import Phase
+from headway.plan.systems import system
 from headway.units import MIB
 
 WORKSPACE = 64 * MIB
@@ -48,7 +49,7 @@ def _placed(workload: Workload, phase: Phase, items: list[Item], *, host_stepped
         yield Entry(
             "device", "allocated", "trainer", Item("workspaces", WORKSPACE, 2 * WORKSPACE, "constant", "reported")
         )
-        yield Entry("device", "reserved", "trainer", training.reserved(items))
+        yield Entry("device", "reserved", "trainer", training.reserved(items, system(workload.trainer.system)))
         yield Entry("device", "device_used", "trainer", host.cuda_context())
         if workload.layout.ranks > 1:
             yield Entry(

@@ -15,6 +15,11 @@ from headway.plan.tape import NOTHING, Size, Tape
 
 MASK = 1
 """Bytes of an element of a dropout's mask."""
+SOFTCAPPED = frozenset({"gemma2"})
+"""Families that cap attention scores and logits with a tanh, which fused attention kernels do not do."""
+UNPACKING = {"int4": 12}
+"""Bytes per weight that unpacking in Python holds beside its result: shifted integers, scales and zero points of
+every weight (GPTQ's torch path: an int32, an int16, and three of half precision). nf4 has a kernel."""
 
 
 @cache
@@ -132,11 +137,14 @@ class _Builder:
             return tape.add(name, out, x, keeps=[x], weight=weight)
         keeps, unpacked = [], NOTHING
         if style.packed:
-            unpacked = weight
+            unpacked = weight.plus(Size(fixed=UNPACKING.get(style.kind, 0) * linear.size))
             kept = x
             if style.habits.packed_copy != style.size:
                 kept = tape.keep(f"{name}.input", self.bytes(linear.inputs, style.habits.packed_copy))
             keeps = [kept]
+            if style.kind in UNPACKING:
+                # a product in Python keeps the weight that it was made with
+                keeps.append(tape.keep(f"{name}.unpacked", weight))
         base = tape.add(
             name if not adapted else f"{name}.base", out, x, keeps=keeps, extra=unpacked, backward_extra=unpacked
         )
@@ -203,7 +211,8 @@ class _Builder:
             q, k, v = self._fused(y)
         else:
             q, k, v = self._separate(y)
-        out = self._scores(q, k, v) if self.style.attention == "eager" else self._flash(q, k, v)
+        capped = self.shape.family in SOFTCAPPED and self.style.attention != "flash"
+        out = self._scores(q, k, v) if capped or self.style.attention == "eager" else self._flash(q, k, v)
         tape.drop(*{q, k, v})
         last = self.attention_linears[-1]
         o = self.linear(out, last, last.role in self.adapted)
@@ -340,6 +349,10 @@ class _Builder:
         tape, style = self.tape, self.style
         cells, exact = Size(pairs=self.heads * style.size), Size(pairs=self.heads * FP32)
         raw = tape.add("scores", cells, q, k, keeps=[q, k], extra=cells)
+        if self.shape.family in SOFTCAPPED:
+            capped = tape.add("scores.capped", cells, raw, keeps=["scores.capped"], backward_extra=cells)
+            tape.drop(raw)
+            raw = capped
         weights = tape.add("softmax", exact, raw, keeps=["softmax"], extra=exact)
         tape.drop(raw)
         if style.size < FP32:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headway.facts.workload import DTYPE_BYTES, Lora, Trainer
+from headway.units import MIB
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,10 @@ class LossCost:
     held: int = 0
     rows_chunk: int = 0
 
+    def half(self) -> "LossCost":
+        """The same where nothing is cast to fp32."""
+        return LossCost(self.forward // 2, self.backward // 2, self.held // 2, self.rows_chunk // 2)
+
 
 @dataclass(frozen=True)
 class System:
@@ -30,7 +35,8 @@ class System:
     `repeat_kv`: keys and values are copied for every query head before attention. `lora` names the form of the
     adapter. `autocast`: parameters stay as they are and each product runs on cast copies. `packed_copy`: bytes per
     element of an input's copy that a packed projection keeps. `root_stays`: embedding and head are gathered for the
-    whole step. `frozen_stays`: so is a sharded frozen base, once it was used. `loss` and `loss_fused`: the cost of full logits, run eagerly and compiled.
+    whole step. `frozen_stays`: so is a sharded frozen base, once it was used.
+    `held_back`: bytes that its allocator holds beyond tensors from loading and from streams of its own. `loss` and `loss_fused`: the cost of full logits, run eagerly and compiled.
     """
 
     norm: Literal["upcast", "fused"] = "upcast"
@@ -42,19 +48,23 @@ class System:
     packed_head: bool = False
     root_stays: bool = True
     frozen_stays: bool = False
+    held_back: int = 0
     loss: LossCost = LossCost(10, 12)
     loss_fused: LossCost = LossCost(4, 4)
 
 
 SYSTEMS: dict[str, System] = {
     # logits in bf16 (2), in fp32 (4), their log-softmax (4); backward: log-softmax, its gradient, the logits' gradient
-    "hf": System(autocast=True, loss=LossCost(12, 12)),
+    "hf": System(autocast=True, held_back=1536 * MIB, loss=LossCost(12, 12)),
     "trl": System(autocast=True, loss=LossCost(12, 12)),
-    "deepspeed": System(autocast=True, loss=LossCost(12, 12), root_stays=False),
+    "deepspeed": System(held_back=5120 * MIB, loss=LossCost(6, 6), loss_fused=LossCost(4, 4)),
     "peft": System(),
     # the model's output, fp32 logits, is held by a name of the loop while the loss goes backward
-    "fsdp1": System(loss=LossCost(12, 16, held=4)),
-    "fsdp2": System(norm="fused", root_stays=False, loss=LossCost(10, 12), loss_fused=LossCost(6, 8)),
+    "fsdp1": System(held_back=768 * MIB, loss=LossCost(12, 16, held=4)),
+    # the model casts its logits to fp32; the loop drops them before the backward pass
+    "fsdp2": System(norm="fused", root_stays=False, loss=LossCost(10, 12), loss_fused=LossCost(10, 12)),
+    # the loss is compiled too: bf16 logits and their gradient
+    "torchtitan": System(norm="fused", root_stays=False, loss=LossCost(10, 12), loss_fused=LossCost(4, 4)),
     "torchtune": System(norm="upcast", root_stays=False, loss=LossCost(10, 12), loss_fused=LossCost(6, 6)),
     # Fabric casts the list of logits to fp32 (4), which the loop holds; log-softmax by chunk of 128 tokens (4)
     "litgpt": System(
@@ -83,6 +93,7 @@ class Style:
     fused: bool
     tensor: int
     habits: System
+    kind: str = ""
 
     @property
     def full(self) -> bool:
@@ -95,5 +106,5 @@ class Style:
         size = DTYPE_BYTES[trainer.compute_dtype or trainer.param_dtype]
         return cls(
             size, trainer.lora, trainer.quant is not None, trainer.attention, trainer.kernels == "fused", tensor,
-            system(trainer.system),
+            system(trainer.system), trainer.quant.kind if trainer.quant else "",
         )  # fmt: skip

@@ -8,8 +8,8 @@ from headway.plan import logits, passes
 from headway.plan.activations import Batch
 from headway.plan.item import Item
 from headway.plan.packed import packed_bytes
-from headway.plan.stack import replay, saved_by_op
-from headway.plan.systems import Style, system
+from headway.plan.stack import SOFTCAPPED, replay, saved_by_op
+from headway.plan.systems import SYSTEMS, Style, System, system
 
 FP32 = 4
 STATE_BYTES = {"fp32": 4.0, "bf16": 2.0, "int8": 1 + 4 / 256, "int4": 0.5 + 4 / 128}
@@ -252,14 +252,17 @@ def gathered_bytes(workload: Workload, number: int = 2) -> int:
     if habits.frozen_stays and trainer.lora is not None and shards(workload) > 1:
         return ceil(base_bytes(workload) / layout.tensor) + ceil(shape.block_parameters() * style.size)
     size = style.size
+    if layout.pipeline > 1:
+        # a stage keeps what it gathered for the other micro-batches
+        return ceil(shape.parameters() * size / model_ranks(workload))
     block = shape.block_parameters() * size
     root = (shape.embedding_parameters() + shape.head_parameters()) * size
     if trainer.quant is not None:
         block = round(block * base_bytes(workload) / (shape.parameters() * DTYPE_BYTES[trainer.param_dtype]))
     if trainer.system == "deepspeed":
-        # ZeRO-3 keeps up to its limit of parameters gathered
-        live = min(SUBGROUP, shape.parameters()) * size
-        return round(live * block / (shape.block_parameters() * size))
+        # ZeRO-3 keeps up to its limit of parameters gathered, and as many that will soon be used again
+        live = min(2 * SUBGROUP, shape.parameters()) * size
+        return round(live * block / (shape.block_parameters() * size)) + shape.embedding_parameters() * size
     whole = number * block + (root if habits.root_stays else max(shape.embedding_parameters() * size - block, 0))
     return ceil(whole / layout.tensor)
 
@@ -296,6 +299,11 @@ def loss_bytes(workload: Workload, batch: Batch) -> tuple[int, int, int]:
         return 2 * one, 3 * one + states_size + head, 0
     cells = batch.tokens * vocab
     cost = habits.loss_fused if trainer.kernels == "fused" else habits.loss
+    if habits.autocast and trainer.optimizer.master:
+        cost = cost.half()
+    if layout.tensor > 1:
+        # each rank's part of log-softmax has one fp32 temporary more, forward and backward
+        cost = type(cost)(cost.forward + FP32, cost.backward + FP32, cost.held)
     extra = cost.rows_chunk * vocab * min(batch.tokens, batch.rows * LITGPT_CHUNK) if cost.rows_chunk else 0
     temperature = size * cells if trainer.temperature else 0
     if trainer.loss == "logits-chunks" and not cost.rows_chunk:
@@ -312,7 +320,7 @@ LITGPT_CHUNK = 128
 def moments(workload: Workload, batch: Batch) -> tuple[Moment, ...]:
     """The moments of a training pass that can be its peak."""
     shape, trainer, layout = workload.model, workload.trainer, workload.layout
-    style, counts = Style.of(trainer, layout.tensor), batch.counts
+    style = Style.of(trainer, layout.tensor)
     whole = blocks(workload, batch)
     stages = layout.pipeline
     kept = whole.kept if stages == 1 else whole.kept // stages * min(stages, _in_flight(workload))
@@ -320,14 +328,21 @@ def moments(workload: Workload, batch: Batch) -> tuple[Moment, ...]:
     embedded = batch.tokens * shape.hidden * style.size // (layout.tensor if layout.sequence_parallel else 1)
     tail = _tail_bytes(workload, batch)
     forward_loss, backward_loss, held = loss_bytes(workload, batch)
+    cells = batch.tokens * ceil(shape.vocab / layout.tensor)
     head = 0
     if trainer.lora is None or trainer.lora.embeddings:
         head = ceil(shape.embedding_parameters() * style.size / layout.tensor)
     unpacked = 0
     if trainer.quant is not None and style.habits.packed_head:
         unpacked = shape.embedding_parameters() * style.size
+    if shape.family in SOFTCAPPED:
+        # what the cap's tanh keeps of the logits
+        forward_loss, backward_loss = (size + cells * style.size for size in (forward_loss, backward_loss))
     gathered, bucket = gathered_bytes(workload), bucket_bytes(workload)
     everything = gradient_bytes(workload)
+    if stages > 1:
+        # gradients are divided only after the last micro-batch, and are summed in fp32 until then
+        everything += trained_parameters(workload) * gradient_size(workload) // model_ranks(workload)
     if trainer.optimizer.in_backward:
         everything = ceil(max(shape.block_parameters(), shape.embedding_parameters()) * gradient_size(workload))
     if _offloads_parameters(workload):
@@ -389,13 +404,17 @@ def _items(workload: Workload, top: Moment, batch: Batch) -> list[Item]:
     tokens = f"{batch.rows:,} x {batch.longest:,} tokens"
     layers = workload.model.layers
     rows = (
-        ("gradients", top.gradients, f"{trained_parameters(workload):,} parameters{_where(workload)}"),
-        ("gathered blocks", top.gathered, "parameters of the blocks that compute, and their gradients"),
-        ("saved activations", top.kept, f"{layers} blocks, {tokens}"),
-        ("working set", top.working, f"{top.at}, {tokens}"),
-        ("logits", top.logits, f"{top.at}, {tokens} x {workload.model.vocab:,}"),
+        ("gradients", top.gradients, 1.0, f"{trained_parameters(workload):,} parameters{_where(workload)}"),
+        ("gathered blocks", top.gathered, 1.5, "parameters of the blocks that compute, and their gradients"),
+        ("saved activations", top.kept, 1.12, f"{layers} blocks, {tokens}"),
+        ("working set", top.working, 1.3, f"{top.at}, {tokens}"),
+        ("logits", top.logits, 1.25, f"{top.at}, {tokens} x {workload.model.vocab:,}"),
     )
-    return [Item.exact(item, size, formula, "plan/training.py") for item, size, formula in rows if size]
+    return [
+        Item(item, size, round(size * bound), formula, "plan/training.py")
+        for item, size, bound, formula in rows
+        if size
+    ]
 
 
 def score(workload: Workload, batch: Batch) -> list[Item]:
@@ -451,19 +470,22 @@ def step_temporaries(workload: Workload) -> tuple[int, str]:
     return 0, "none"
 
 
-ROUNDING = 0.02
-"""Expected share of transient bytes that the allocator holds in the rounding of blocks and in holes."""
-HOLES = 0.20
-"""Upper bound of that share."""
+HOLES, HOLES_UPPER = 0.03, 0.15
+"""Share of transient bytes that the allocator holds in the rounding of blocks and in holes; fitted on 30 rows."""
+LOGITS_HOLES, LOGITS_HOLES_UPPER = 0.20, 0.40
+"""The same for logits: a freed copy in half precision has no room for one in fp32, so segments of both stay."""
 
 
-def reserved(items: list[Item]) -> Item:
+def reserved(items: list[Item], habits: System = SYSTEMS["peft"]) -> Item:
     """What the allocator holds beyond tensors: rounding and holes, in proportion to what comes and goes."""
-    transient = sum(item.bytes for item in items if item.item not in PERMANENT)
-    upper = sum(item.upper for item in items if item.item not in PERMANENT)
+    passing = [item for item in items if item.item not in PERMANENT]
+    size = upper = 0.0
+    for item in passing:
+        low, high = (LOGITS_HOLES, LOGITS_HOLES_UPPER) if item.item == "logits" else (HOLES, HOLES_UPPER)
+        size, upper = size + low * item.bytes, upper + high * item.upper
     return Item(
-        "fragmentation", round(ROUNDING * transient), round(HOLES * upper),
-        f"{ROUNDING:.0%} to {HOLES:.0%} of transient bytes", "plan/training.py",
+        "fragmentation", round(size) + habits.held_back, round(upper) + 2 * habits.held_back,
+        f"{HOLES:.0%} of transient bytes, {LOGITS_HOLES:.0%} of logits, {habits.held_back:,} B", "plan/training.py",
     )  # fmt: skip
 
 
