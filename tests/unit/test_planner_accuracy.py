@@ -22,6 +22,16 @@ GENERATION: dict[str, Any] = {
     "machine": {"device_bytes": 10**11}, "measured": {"bytes": 16_500_000_000, "quantity": "allocated"},
 }  # fmt: skip
 
+TRAINED: dict[str, Any] = {
+    "id": "b", "model": MODEL, "layout": {"gpus": 2, "dp": 2, "zero_stage": 3},
+    "trainer": {
+        "system": "hf", "mode": "lora", "param_dtype": "bf16", "optimizer": {"kind": "adamw", "state_dtype": "fp32"},
+        "lora": {"rank": 16, "targets": "all-linear", "dtype": "fp32"}, "recompute": {"granularity": "full"},
+        "attention": "flash", "loss": "torch", "micro_batch": 2, "seq_len": 2048,
+    },
+    "measured": {"bytes": 24_000_000_000, "quantity": "reserved"},
+}  # fmt: skip
+
 
 def changed(**sections: Any) -> dict[str, Any]:
     """The generation row with other sections; a dict is merged into the old one."""
@@ -89,6 +99,13 @@ def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert captured.err == f"{tmp_path / 'none.jsonl'}: cannot be read (No such file or directory)\n"
 
 
+def test_trainers_are_predicted_by_their_own_reader() -> None:
+    found = score("b", TRAINED)[0]
+    assert (found.kind, found.reason) == ("lora reserved", None)
+    longer = score("b", {**TRAINED, "trainer": {**TRAINED["trainer"], "seq_len": 8192}})[0]
+    assert longer.predicted > found.predicted > 2 * 8 * 10**9
+
+
 def test_an_empty_file_has_no_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "empty.jsonl"
     path.write_text("\n\n")
@@ -146,7 +163,9 @@ paths = st.sampled_from([
     *(("engine", key) for key in ("system", "dtype", "tp", "memory_fraction", "batch", "version", "max_seqs")),
     *(("model", key) for key in ("layers", "vocab", "heads", "head_dim", "hidden", "experts", "mla")),
     *(("measured", key) for key in ("bytes", "quantity", "phase", "fits")),
-    *(("trainer", key) for key in ("system", "loss", "mode", "tokens_per_micro_batch", "param_dtype")),
+    *(("trainer", key) for key in ("system", "loss", "mode", "tokens_per_micro_batch", "param_dtype", "lora")),
+    *(("trainer", key) for key in ("seq_len", "micro_batch", "optimizer", "recompute", "attention", "base_quant")),
+    *(("layout", key) for key in ("gpus", "tp", "pp", "cp", "zero_stage", "fsdp_shards", "replicas")),
 ])  # fmt: skip
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=True) | st.text(max_size=5),
@@ -156,7 +175,7 @@ values = st.recursive(
 
 
 @settings(max_examples=300)
-@given(st.sampled_from(ROWS), paths, values)
+@given(st.sampled_from([TRAINED, *ROWS]) | st.just(TRAINED), paths, values)
 def test_no_value_of_any_key_ends_the_command(row: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
     broken = json.loads(json.dumps(row))
     if len(path) == 1:
