@@ -9,7 +9,7 @@ from headway.facts.machine import Machine
 from headway.facts.workload import Workload
 from headway.foreign import settings
 from headway.foreign.spelling import Scalar, SpellKey, runspec, spell
-from headway.plan.ledger import Ledger, Phase
+from headway.plan.ledger import Ledger, Peak, Phase
 from headway.plan.moves import Cost, Move, accepted, value_of
 from headway.plan.plan import plan
 from headway.plan.verdict import Kind, limits_of, tops, verdict
@@ -46,7 +46,8 @@ class Remedy:
     """Changes made together, and what they do to the pool that fits worst, in bytes.
 
     `after_*` are of the run as changed, `workload`, whose worst phase in that pool is `phase`. `kind` is the verdict
-    of all its pools that have a known limit.
+    of all its pools that have a known limit. `worst_before` is the phase that decides before the change, in which
+    the run would end where it does not fit, and `worst_after` what the same phase holds with it.
     """
 
     changes: tuple[Change, ...]
@@ -58,6 +59,8 @@ class Remedy:
     phase: Phase
     kind: Kind
     workload: Workload
+    worst_before: Peak
+    worst_after: Peak
 
     @property
     def text(self) -> str:
@@ -123,6 +126,7 @@ class _Tried:
 
     workload: Workload
     made: tuple[tuple[Move, Scalar], ...]
+    ledger: Ledger
     tops: dict[str, tuple[int, int]]
     over: int
     """Bytes by which upper bounds are over the lowest limits, all pools together."""
@@ -140,7 +144,8 @@ class _Search:
         self.machine, self.plans = machine, 0
         self.limits: dict[str, int | None] = {}
         self.first = self._measure(workload, (), plan(workload, machine))
-        self.pool = min(verdict(plan(workload, machine), machine), key=lambda each: each.room).pool
+        worst = min(verdict(self.first.ledger, machine), key=lambda each: each.room)
+        self.pool, self.worst = worst.pool, worst.peak
         self.moves = list(accepted(workload, machine))
 
     def single(self, move: Move, values: Sequence[Scalar]) -> Remedy | None:
@@ -200,10 +205,13 @@ class _Search:
         yield ([*cheap, *dear, move, *cheap] for move in at(Cost.MODEL) + at(Cost.HARDWARE))
 
     def helps(self, remedy: Remedy) -> bool:
-        """Whether a remedy lowers the pool by more than next to nothing, or makes the verdict better."""
+        """Whether a remedy makes the verdict better, or lowers the pool, and in it the phase that decides, by more
+        than next to nothing: to lower a phase that the run does not reach helps nobody."""
         saved = max(remedy.before_bytes - remedy.after_bytes, remedy.before_upper - remedy.after_upper)
+        before, after = remedy.worst_before, remedy.worst_after
+        decisive = max(before.bytes - after.bytes, before.upper - after.upper)
         better = _RANKS[remedy.kind] < self.first.rank
-        return saved > 0 and (better or saved > NEGLIGIBLE * remedy.before_upper)
+        return saved > 0 and (better or min(saved, decisive) > NEGLIGIBLE * before.upper)
 
     def _build(self, moves: Sequence[Move]) -> _Tried:
         """As many of the moves as it takes, in order, each at its strongest and only where it helps."""
@@ -270,7 +278,7 @@ class _Search:
             if limit is not None:
                 over += max(0, upper - limit)
                 ranks[pool] = 0 if upper <= limit else 1 if expected <= limit else 2
-        return _Tried(workload, made, held, over, ranks)
+        return _Tried(workload, made, ledger, held, over, ranks)
 
     def _lowest(self, pool: str) -> int | None:
         if pool not in self.limits:
@@ -292,16 +300,17 @@ class _Search:
         return after[0] > before[0] or after[1] > before[1]
 
     def _remedy(self, tried: _Tried) -> Remedy:
-        ledger = plan(tried.workload, self.machine)
+        ledger, phase = tried.ledger, self.worst.phase
         expected, upper = tried.tops[self.pool]
         before = self.first.tops[self.pool]
         kinds: tuple[Kind, ...] = ("fits", "tight", "does not fit")
         kind = kinds[tried.rank] if tried.ranks else "cannot tell"
         changes = tuple(self._change(move, tried.workload) for move, _ in tried.made)
-        phase = ledger.peak(self.pool).phase
+        gone = Peak(self.pool, phase, self.worst.step, 0, 0)
+        after = ledger.peak_of(self.pool, phase) if phase in ledger.phases(self.pool) else gone
         return Remedy(
             tuple(sorted(changes, key=lambda change: change.cost)), self.pool, before[0], before[1], expected, upper,
-            phase, kind, tried.workload,
+            ledger.worst(self.pool, self._lowest(self.pool)).phase, kind, tried.workload, self.worst, after,
         )  # fmt: skip
 
     def _change(self, move: Move, after: Workload) -> Change:

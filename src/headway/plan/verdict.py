@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 from headway.facts.machine import Limit, Machine
 from headway.facts.workload import Workload
-from headway.plan.ledger import Ledger, Line, Peak, Phase
+from headway.plan.ledger import Ledger, Line, Peak
 from headway.plan.plan import plan
 
 Kind = Literal["fits", "tight", "does not fit", "cannot tell"]
@@ -42,10 +42,12 @@ class Margin(NamedTuple):
 class PoolVerdict:
     """One pool's plan against each of its limits.
 
-    `peak` is the phase that is expected to hold the most, and `upper` the most that any phase may hold, both in
-    bytes. `margins` has every limit of the pool, the lowest first; none where no limit is known. `role` and `rank`
+    `peak` is the phase that decides: where the run is expected to pass the lowest limit, the first phase that may,
+    because it ends there and reaches no later one; otherwise the one that holds the most. `upper` is the most that
+    any phase may hold. `margins` has every limit of the pool, the lowest first; none where no limit is known. `role` and `rank`
     hold the most of the worst phase, `largest` are its largest lines.
 
+    >>> from headway.plan.ledger import Phase
     >>> lines = (Line("node[0].host", Phase.TRAIN, "trainer", 0, "weights", 60, 70, "host", "", ""),)
     >>> limit = Limit("memory", 64, "the kernel kills a process", "")
     >>> found = of_pool(Ledger(lines, {Phase.TRAIN: 2}), "node[0].host", (limit,))
@@ -107,11 +109,12 @@ def verdict(ledger: Ledger, machine: Machine) -> tuple[PoolVerdict, ...]:
 
 def of_pool(ledger: Ledger, name: str, limits: Sequence[Limit]) -> PoolVerdict:
     """The verdict of one pool against the given limits, in any order."""
-    peak, upper = ledger.peak(name), ledger.upper(name)
+    most, upper = ledger.peak(name).bytes, ledger.upper(name)
     margins = tuple(
-        Margin(limit, limit.bytes - peak.bytes, limit.bytes - upper)
+        Margin(limit, limit.bytes - most, limit.bytes - upper)
         for limit in sorted(limits, key=lambda limit: limit.bytes)
     )
+    peak = ledger.worst(name, margins[0].limit.bytes if margins else None)
     lines = sorted(ledger.select(name, peak.phase), key=lambda line: -line.bytes)
     held: dict[tuple[str, int], int] = {}
     for line in lines:
@@ -198,16 +201,11 @@ def with_lengths(workload: Workload, **lengths: int) -> Workload:
 
 
 def tops(ledger: Ledger) -> dict[str, tuple[int, int]]:
-    """(expected, upper) of each pool's highest phases, in one pass over the lines."""
-    sums: dict[tuple[str, Phase], list[int]] = {}
-    for line in ledger.lines:
-        held = sums.setdefault((line.pool, line.phase), [0, 0])
-        held[0] += line.bytes
-        held[1] += line.upper
-    found: dict[str, tuple[int, int]] = {}
-    for (pool, _), (expected, upper) in sums.items():
-        before = found.get(pool, (0, 0))
-        found[pool] = (max(before[0], expected), max(before[1], upper))
+    """(expected, upper) of each pool, each at its highest phase."""
+    found = {}
+    for pool in ledger.pools():
+        peaks = [ledger.peak_of(pool, phase) for phase in ledger.phases(pool)]
+        found[pool] = (max(peak.bytes for peak in peaks), max(peak.upper for peak in peaks))
     return found
 
 
