@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, cached_property
 from importlib import resources
 from typing import Any, Literal
 
@@ -104,6 +104,11 @@ class ModelShape:
         >>> table()["qwen3-30b-a3b"].blocks()
         ((Block(attention='full', experts=True), 48),)
         """
+        return self._blocks
+
+    @cached_property
+    def _blocks(self) -> tuple[tuple[Block, int], ...]:
+        # a plan asks for the blocks and the parameters some thirty times, and a search makes hundreds of plans
         if self.mixed:
             return self.mixed
         whole: AttentionKind = "mla" if self.mla else "full"
@@ -217,6 +222,10 @@ class ModelShape:
 
     def parameters(self) -> int:
         """All parameters, a tied head counted once, a vision tower included."""
+        return self._parameters
+
+    @cached_property
+    def _parameters(self) -> int:
         return (
             self.embedding_parameters() + self.head_parameters() + self.learned_positions * self.hidden
             + sum(count * self.block_parameters(block) for block, count in self.blocks())
