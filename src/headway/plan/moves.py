@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from functools import cache
 
 from headway.facts.machine import Machine
 from headway.facts.shapes import ModelShape, table
@@ -158,31 +159,53 @@ def _states(workload: Workload) -> tuple[Scalar, ...]:
     return order[order.index(optimizer.state_dtype) + 1 :]
 
 
-def series(shape: ModelShape) -> str:
-    """The letters that a model's name begins with: models of one series and family replace each other.
+_SIZE = re.compile(r"[-_]?\d+(?:\.\d+)?[bm](?![a-z0-9.])", re.IGNORECASE)
 
-    >>> series(table()["qwen3-4b"]), series(table()["llama3.2-3b-instruct"])
-    ('qwen', 'llama')
+
+def series(shape: ModelShape) -> str:
+    """What a model's name says before its size, without separators: models of one series replace each other.
+
+    >>> series(table()["qwen3-30b-a3b"]), series(table()["qwen2.5-1.5b"])
+    ('qwen3', 'qwen2.5')
     """
-    found = re.match(r"[A-Za-z]+", shape.name.rpartition("/")[2])
-    return found[0].lower() if found else ""
+    return re.sub(r"[-_]", "", _SIZE.split(shape.name.rpartition("/")[2], maxsplit=1)[0]).lower()
 
 
 def is_rehearsal(shape: ModelShape) -> bool:
     """Whether a shape of the table is headway's own, for tests and rehearsals, and no published model."""
-    return series(shape) in ("tiny", "small")
+    return shape.name.startswith(("tiny-", "small-"))
+
+
+def _letters(shape: ModelShape) -> str:
+    return re.split(r"[^a-z]", shape.name.rpartition("/")[2].lower(), maxsplit=1)[0]
 
 
 def _models(workload: Workload) -> tuple[Scalar, ...]:
-    """Smaller models of the same family and series, the largest first."""
-    model = workload.model
-    size, name = model.parameters(), series(model)
-    smaller = {
-        shape.parameters(): shape.name
-        for shape in table().values()
-        if shape.family == model.family and series(shape) == name and not is_rehearsal(shape)
-    }
-    return tuple(smaller[count] for count in sorted(smaller, reverse=True) if count < size)[:SIZES]
+    return smaller_models(workload.model)
+
+
+@cache
+def smaller_models(model: ModelShape) -> tuple[str, ...]:
+    """Smaller models of the same family, the largest first: of its series, or of its maker and with its vocabulary.
+
+    llama3.1-8B has no smaller one in its series, but llama3.2-3B reads the same tokens.
+
+    >>> smaller_models(table()["qwen3-4b"])
+    ('qwen3-1.7B', 'qwen3-0.6B')
+    """
+    found: dict[int, ModelShape] = {}
+    for shape in table().values():
+        if shape.family != model.family or is_rehearsal(shape):
+            continue
+        near = series(shape) == series(model)
+        count = shape.parameters()
+        if count < model.parameters() and (near or _akin(shape, model)) and (near or count not in found):
+            found[count] = found[count] if count in found and series(found[count]) == series(model) else shape
+    return tuple(found[count].name for count in sorted(found, reverse=True))[:SIZES]
+
+
+def _akin(one: ModelShape, other: ModelShape) -> bool:
+    return _letters(one) == _letters(other) and one.vocab == other.vocab
 
 
 def _set_model(workload: Workload, value: Scalar) -> Workload:

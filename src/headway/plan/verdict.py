@@ -44,8 +44,8 @@ class PoolVerdict:
 
     `peak` is the phase that decides: where the run is expected to pass the lowest limit, the first phase that may,
     because it ends there and reaches no later one; otherwise the one that holds the most. `upper` is the most that
-    any phase may hold. `margins` has every limit of the pool, the lowest first; none where no limit is known. `role` and `rank`
-    hold the most of the worst phase, `largest` are its largest lines.
+    any phase may hold. `margins` has every limit of the pool, the lowest first; none where no limit is known. `role`
+    and `rank` hold the most of the worst phase, `largest` are its largest lines.
 
     >>> from headway.plan.ledger import Phase
     >>> lines = (Line("node[0].host", Phase.TRAIN, "trainer", 0, "weights", 60, 70, "host", "", ""),)
