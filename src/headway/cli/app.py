@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from headway import __version__
-from headway.cli import train
+from headway.cli import plan, train
 from headway.errors import HeadwayError, InputError
 
 app = typer.Typer(
@@ -16,6 +16,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("train")(train.train)
+app.command("plan")(plan.plan)
 
 
 def _print_version(asked: bool) -> None:

@@ -1,0 +1,44 @@
+"""All that the planner says about one run on one machine, as every report shows it."""
+
+from dataclasses import dataclass
+
+from headway.facts.machine import Machine
+from headway.facts.workload import Workload
+from headway.plan.ledger import Ledger
+from headway.plan.plan import plan
+from headway.plan.remedies import Advice, remedies
+from headway.plan.verdict import Outcome, deciding, longest_sample, overall, verdict
+
+LONGEST = 1 << 20
+"""Tokens up to which the longest sample is searched."""
+NO_ADVICE = Advice((), (), 0)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A run's ledger on a machine, its verdict, and what to change.
+
+    `longest_sample` is in tokens, of a sample that is trained alone, at most `LONGEST`; the run's own lengths do not
+    bound it. `advice` is empty where even the upper bound fits: nothing has to change then.
+
+    >>> from headway.facts import machines, shapes
+    >>> from headway.foreign.presets import workload
+    >>> found = examine(workload(shapes.table()["qwen3-0.6b"], "headway"), machines.by_name("gb10").without_ray())
+    >>> found.outcome.kind, found.longest_sample > 1536, found.advice.remedies
+    ('fits', True, ())
+    """
+
+    workload: Workload
+    machine: Machine
+    ledger: Ledger
+    outcome: Outcome
+    longest_sample: int
+    advice: Advice
+
+
+def examine(workload: Workload, machine: Machine) -> Planned:
+    """Plan a run and ask everything of the plan: some ten plans, and hundreds where it does not surely fit."""
+    ledger = plan(workload, machine)
+    outcome = overall(verdict(ledger, machine), deciding(workload, machine))
+    advice = NO_ADVICE if outcome.kind == "fits" else remedies(workload, machine)
+    return Planned(workload, machine, ledger, outcome, longest_sample(workload, machine, LONGEST), advice)
