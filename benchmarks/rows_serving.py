@@ -10,7 +10,7 @@ from typing import Any
 from headway.facts.shapes import ModelShape
 from headway.facts.workload import Dtype, Engine, Packed, Quant
 from headway.plan.engine_sizes import KV_BYTES, KvDtype, kv_token_bytes
-from headway.plan.engines import SGLANG_START, EngineMemory, engine_memory, vllm_defaults
+from headway.plan.engines import EngineMemory, engine_memory, vllm_defaults
 from headway.plan.generation import CacheStyle, Generating, hf_generation
 from headway.plan.item import Item
 from headway.plan.losses import Loss, LossKind, loss_bytes
@@ -122,10 +122,7 @@ def _engine(row: Row) -> Prediction:
         max_batched_tokens=int(keys.get("max_batched_tokens") or batched), graphs=not keys.get("eager", False),
     )  # fmt: skip
     shape = row_shape(section(row, "model"))
-    start = SGLANG_START if system == "sglang" else 0
-    memory = engine_memory(
-        shape, engine, device_bytes=total, free_bytes=max(0, total - start), longest=engine.max_length or 4096
-    )
+    memory = engine_memory(shape, engine, device_bytes=total, free_bytes=total, longest=engine.max_length or 4096)
     used = _used(memory) if total else Prediction(0, 0)
     return _answer(row, lambda entry: _of_engine(row, shape, engine, memory, used, entry))
 

@@ -45,7 +45,7 @@ VLLM = (
     Constants((0, 0), 9.6, 1833 * MIB, 3666 * MIB, False, "vLLM 0.6.4 logs, 2 runs"),
     Constants((0, 7), 9.6, 133 * MIB, 553 * MIB, False, "vLLM 0.11 and 0.15 logs, 4 runs"),
     Constants((0, 17), 3.7, 250 * MIB, 2150 * MIB, False, "vLLM 0.17 to 0.19 logs, 5 runs"),
-    Constants((0, 20), 3.7, 250 * MIB, 2150 * MIB, True, "vLLM 0.20: graphs estimated before the pool is sized"),
+    Constants((0, 21), 3.7, 250 * MIB, 2150 * MIB, True, "as 0.17; graphs are estimated first since 0.21"),
 )
 """Fitted on memory profiles that vLLM logs: weights, peak activation, non-torch memory and pool sum to the budget.
 9.6 fp32 tensors: logits in half and full precision, a sort's values and 8-byte indices with their copies, softmax;
@@ -82,7 +82,7 @@ class EngineMemory:
     ...     table()["qwen3-4b"], Engine("sglang", 0.5), device_bytes=80 * GIB, free_bytes=78 * GIB, longest=4096
     ... )
     >>> memory.kv_tokens, memory.full_samples
-    (218508, 53)
+    (211752, 51)
     """
 
     weights: Item
@@ -114,14 +114,16 @@ def vllm_defaults(device_bytes: int, version: str = "", *, device: str = "") -> 
     """(max_seqs, max_batched_tokens) that `vllm serve` takes where nothing is set.
 
     From 0.9 on, devices of 70 GiB and more other than the A100 run 1,024 sequences and 8,192 tokens, others 256 and
-    2,048; before, 256 sequences everywhere. Source: `EngineArgs` of vLLM.
+    2,048; 0.8 ran 1,024 sequences everywhere, versions before it 256 without chunks. Source: `EngineArgs` of vLLM.
 
     >>> vllm_defaults(80 * GIB, "0.19", device="H100"), vllm_defaults(24 * GIB)
     ((1024, 8192), (256, 2048))
     """
     number = _version(version)
+    if number and number < (0, 8):
+        return 256, 8192
     if number and number < (0, 9):
-        return 256, 2048 if number >= (0, 8) else 8192
+        return 1024, 2048
     large = device_bytes >= 70 * GIB and "a100" not in device.lower()
     return (1024, 8192) if large else (256, 2048)
 
@@ -129,12 +131,12 @@ def vllm_defaults(device_bytes: int, version: str = "", *, device: str = "") -> 
 def engine_memory(
     shape: ModelShape, engine: Engine, *, device_bytes: int, free_bytes: int, longest: int
 ) -> EngineMemory:
-    """What one rank of the engine holds on a device of `device_bytes`, `free_bytes` of them free before it loads.
+    """What one rank of the engine holds on a device of `device_bytes`, `free_bytes` of them free before it starts.
 
-    `longest` is the longest sample in tokens. SGLang: weights and pool take `memory_fraction` of the free memory
-    before loading (`model_runner`: free after loading less (1 - fraction) x free before). vLLM: everything but CUDA
-    graphs takes `gpu_memory_utilization` of the total, and it does not start where less is free. A pool of nothing
-    is an answer. InputError where the fraction is not above 0 and at most 1.
+    `longest` is the longest sample in tokens. SGLang: weights and pool take `memory_fraction` of what its context
+    leaves free (`model_runner`: free after loading less (1 - fraction) x free before). vLLM: everything but CUDA
+    graphs takes `gpu_memory_utilization` of the total, and it does not start where its context leaves less free. A
+    pool of nothing is an answer. InputError where the fraction is not above 0 and at most 1.
     """
     if not 0 < engine.memory_fraction <= 1:
         raise InputError(
@@ -144,14 +146,15 @@ def engine_memory(
     weights = _weights(shape, engine)
     activations = _activations(shape, engine)
     graphs = _graphs(engine)
-    buffers = _buffers(engine)
+    buffers, context = _buffers(engine), _context(engine)
+    free = max(0, free_bytes - context.bytes)
     if engine.system == "vllm":
         budget = int(engine.memory_fraction * device_bytes)
         share = f"{engine.memory_fraction:g} x {format_bytes(device_bytes)}"
         inside = [weights, activations, buffers, *([graphs] if _constants(engine).graphs_counted else [])]
     else:
-        budget = int(engine.memory_fraction * free_bytes)
-        share = f"{engine.memory_fraction:g} x {format_bytes(free_bytes)} free"
+        budget = int(engine.memory_fraction * free)
+        share = f"{engine.memory_fraction:g} x {format_bytes(free)} free"
         inside = [weights, buffers]
     pool = budget - sum(item.bytes for item in inside)
     least = max(0, budget - sum(item.upper for item in inside))
@@ -172,9 +175,9 @@ def engine_memory(
         kv_tokens=kv.bytes // token if token else 0,
         full_samples=kv.bytes // sample if sample else engine.max_seqs,
         full_samples_least=least // sample if sample else engine.max_seqs,
-        graphs=graphs, activations=activations, buffers=buffers, context=_context(engine),
+        graphs=graphs, activations=activations, buffers=buffers, context=context,
         residue=_residue(engine, weights, kv, graphs), host_asleep=_host_asleep(engine, weights),
-        refusal=_refusal(engine, budget, free_bytes, pool),
+        refusal=_refusal(engine, budget, free, pool),
     )  # fmt: skip
 
 

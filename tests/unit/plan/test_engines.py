@@ -172,14 +172,14 @@ def test_what_vllm_holds_without_graphs_and_context_is_its_fraction(shape: Model
 
 
 def test_newer_versions_take_their_graphs_out_of_the_pool() -> None:
-    old, new = (held(QWEN, Engine("vllm", 0.8, version=version)) for version in ("0.19", "0.20"))
+    old, new = (held(QWEN, Engine("vllm", 0.8, version=version)) for version in ("0.20.2", "0.21"))
     assert old.kv_bytes.bytes - new.kv_bytes.bytes == new.graphs.bytes > 0
 
 
 def test_vllm_does_not_start_where_less_is_free_than_its_share_of_the_total() -> None:
     memory = held(QWEN, Engine("vllm", 0.9), free=60 * GIB)
     assert not memory.fits
-    assert "gpu_memory_utilization = 0.9 asks for 72.00 GiB, but 60.00 GiB are free" in memory.refusal
+    assert "gpu_memory_utilization = 0.9 asks for 72.00 GiB, but 59.32 GiB are free" in memory.refusal
     assert held(QWEN, Engine("vllm", 0.7), free=60 * GIB).fits
 
 
@@ -214,6 +214,17 @@ def test_defaults_follow_device_and_version() -> None:
     assert vllm_defaults(H100, "0.11", device="A100-80GB") == (256, 2048)
     assert vllm_defaults(H100, "0.11", device="H100-80GB") == (1024, 8192)
     assert vllm_defaults(H100, "0.6.4", device="H100-80GB") == (256, 8192)
+
+
+def test_a_pool_on_a_small_device_with_many_sequences() -> None:
+    """vLLM PR 17122: Llama 3.1 8B on an L40S (44.52 GiB) with 0.8 leaves 158,656 tokens at 0.9."""
+    total = int(44.52 * GIB)
+    seqs, batched = vllm_defaults(total, "0.8.4", device="L40S")
+    engine = Engine("vllm", 0.9, version="0.8.4", max_seqs=seqs, max_batched_tokens=batched)
+    shape = table()["llama3.1-8b-instruct"]
+    memory = engine_memory(shape, engine, device_bytes=total, free_bytes=total, longest=32768)
+    assert memory.kv_tokens == pytest.approx(158_656, rel=0.06)
+    assert (memory.full_samples, memory.full_samples_least) == (5, 4)
 
 
 def test_a_cache_grown_by_concatenation_leaves_holes_as_large_as_itself() -> None:
