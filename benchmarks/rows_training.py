@@ -1,7 +1,7 @@
 """Rows of trainers of other systems than Megatron: from a row to a Workload, and what the planner says of it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headway.facts.shapes import ModelShape
@@ -11,7 +11,10 @@ from headway.plan.plan import DEVICE, plan
 from prediction import NotCovered, Prediction, Row, need, section
 from row_shapes import row_shape
 
-SYSTEMS = ("fsdp2", "fsdp1", "hf", "trl", "peft", "torchtune", "litgpt", "deepspeed", "unsloth", "torchtitan", "verl")
+OTHERS = ("megatron", "nemo", "headway", "slime")
+"""Trainers with layouts of their own, which are not predicted here; a system without a row runs as a plain one."""
+FUSED_STEP = ("torchtune", "torchao", "torchtitan", "fsdp2")
+"""Systems whose recipes set `fused=True`; torch's own default is foreach."""
 DTYPES = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16", "fp8": "bf16"}
 QUANTS = {
     "nf4": "nf4",
@@ -31,14 +34,13 @@ FUSED_CHUNK = 256
 def covers(row: Row) -> bool:
     """Whether a row is of a trainer that this file predicts: no loss alone, no Megatron."""
     trainer = section(row, "trainer")
-    return trainer.get("system") in SYSTEMS and section(row, "measured").get("phase") != "loss"
+    return bool(trainer) and trainer.get("system") not in OTHERS and section(row, "measured").get("phase") != "loss"
 
 
 def predict(row: Row) -> Prediction:
     """The row's own quantity, expected and upper; NotCovered with the reason where its configuration is not."""
     quantity = section(row, "measured").get("quantity")
-    work = workload(row)
-    ledger = plan(work)
+    ledger = plan_of(row)
     if quantity in ("states", "weights"):
         size = sum(line.bytes for line in ledger.select(DEVICE, Phase.STEP) if line.item in _STATES[quantity])
         return Prediction(size, round(size * 1.02))
@@ -60,9 +62,15 @@ _STATES = {
 }
 
 
-def lines(row: Row) -> Ledger:
-    """The whole ledger of a row."""
-    return plan(workload(row))
+def plan_of(row: Row) -> Ledger:
+    """The whole ledger of a row. A paged optimizer moves its state to the host only where the device has no room."""
+    work = workload(row)
+    ledger = plan(work)
+    room = section(row, "machine").get("device_bytes") or 0
+    if work.trainer.optimizer.paged and ledger.upper(DEVICE) < room:
+        optimizer = replace(work.trainer.optimizer, paged=False)
+        return plan(replace(work, trainer=replace(work.trainer, optimizer=optimizer)))
+    return ledger
 
 
 def _measured(row: Row, ledger: Ledger, quantity: Quantity) -> Prediction:
@@ -77,9 +85,8 @@ def _measured(row: Row, ledger: Ledger, quantity: Quantity) -> Prediction:
 def workload(row: Row) -> Workload:
     """The run that a row describes."""
     trainer = section(row, "trainer")
-    system = trainer.get("system")
-    if system not in SYSTEMS:
-        raise NotCovered(f"trainer.system {system!r}")
+    if not trainer.get("system") or trainer["system"] in OTHERS:
+        raise NotCovered(f"trainer.system {trainer.get('system')!r}")
     shape = row_shape(section(row, "model"))
     layout = _layout(section(row, "layout"))
     if section(row, "measured").get("phase") in ("init", "load"):
@@ -192,9 +199,12 @@ def _optimizer(trainer: Mapping[str, Any]) -> Optimizer:
         raise NotCovered(f"optimizer.kind {kind!r}")
     state = optimizer.get("state_dtype") or trainer.get("param_dtype") or "fp32"
     low = {"int8": "int8", "int4": "int4", "bf16": "bf16", "fp16": "bf16"}.get(str(state), "fp32")
+    foreach = optimizer.get("foreach")
+    if foreach is None:
+        foreach = trainer.get("system") not in FUSED_STEP
     return Optimizer(
         kind=kind, state_dtype=low, master=trainer.get("master_dtype") == "fp32",
-        step="blocks" if optimizer.get("foreach") is False or low in ("int8", "int4") else "foreach",
+        step="blocks" if low in ("int8", "int4") else "foreach" if foreach else "fused",
         in_backward=bool(optimizer.get("in_backward")), paged=bool(optimizer.get("paged")),
         offload=float(optimizer.get("cpu_offload") or 0.0),
     )  # fmt: skip

@@ -46,7 +46,7 @@ def saved_by_op(shape: ModelShape, style: Style, block: Block) -> Size:
 
 def block_tape(shape: ModelShape, style: Style, block: Block) -> Tape:
     """The tape from the block's input `x` to its output."""
-    tape = Tape("x", Size(tokens=shape.hidden * style.size))
+    tape = Tape("x", Size(tokens=shape.hidden * style.stream))
     build = _Builder(tape, shape, style, block)
     first = build.norm("x", "norm1")
     if shape.parallel:
@@ -103,20 +103,22 @@ class _Builder:
     def norm(self, x: str, name: str, width: int | None = None, groups: int = 1) -> str:
         """A norm of the residual stream, or of the heads of one projection."""
         shape, tape, style = self.shape, self.tape, self.style
+        element = style.stream if width is None else style.size
         width = shape.hidden if width is None else width
-        size = self.bytes(width)
+        size = self.bytes(width, element)
         full = style.full
-        weight = Size(fixed=width // groups * style.size) if full else NOTHING
-        if shape.norm == "layer" or style.fused or style.habits.norm == "fused" or style.size == FP32:
+        weight = Size(fixed=width // groups * element) if full else NOTHING
+        if shape.norm == "layer" or style.fused or style.habits.norm == "fused":
             stats = tape.keep(f"{name}.stats", Size(tokens=FP32 * groups * (2 if shape.norm == "layer" else 1)))
             return tape.add(f"{name}.out", size, x, keeps=[x, stats], weight=weight)
         exact = self.bytes(width, FP32)
-        xf = tape.add(f"{name}.fp32", exact, x)
+        cast = element < FP32
+        xf = tape.add(f"{name}.fp32", exact, x) if cast else x
         root = tape.keep(f"{name}.rsqrt", Size(tokens=FP32 * groups))
-        normal = tape.add(f"{name}.normal", exact, xf, keeps=[xf, root], backward_extra=exact.times(2))
-        tape.drop(xf)
-        low = tape.add(f"{name}.cast", size, normal)
-        tape.drop(normal)
+        normal = low = tape.add(f"{name}.normal", exact, xf, keeps=[xf, root], backward_extra=exact.times(2))
+        if cast:
+            low = tape.add(f"{name}.cast", size, normal)
+            tape.drop(xf, normal)
         out = tape.add(f"{name}.out", size, low, keeps=[low] if full else [], weight=weight)
         tape.drop(low)
         return out
@@ -134,7 +136,7 @@ class _Builder:
         tape, style, name = self.tape, self.style, linear.role
         out, weight = self.bytes(linear.outputs), Size(fixed=linear.size * style.size // style.tensor)
         if style.full:
-            return tape.add(name, out, x, keeps=[x], weight=weight)
+            return tape.add(name, out, x, keeps=[self._cast(x, linear)], weight=weight)
         keeps, unpacked = [], NOTHING
         if style.packed:
             unpacked = weight.plus(Size(fixed=UNPACKING.get(style.kind, 0) * linear.size))
@@ -149,6 +151,12 @@ class _Builder:
             name if not adapted else f"{name}.base", out, x, keeps=keeps, extra=unpacked, backward_extra=unpacked
         )
         return self.adapter(x, base, linear) if adapted else base
+
+    def _cast(self, x: str, linear: Linear) -> str:
+        """What a product keeps of its input: the input, or its own cast copy of a wider residual stream."""
+        if self.style.stream == self.style.size or linear.inputs != self.shape.hidden:
+            return x
+        return self.tape.keep(f"{linear.role}.input", self.bytes(linear.inputs))
 
     def adapter(self, x: str, base: str, linear: Linear) -> str:
         """base + B(A(dropout(x))) x scale."""

@@ -11,6 +11,7 @@ from headway.units import MIB
 class LossCost:
     """Bytes per logit while the loss is computed (`forward`), at the most of its backward pass, and what stays alive
     of the logits while the blocks' backward pass runs (`held`). `rows_chunk`: bytes per logit of one chunk on top.
+    `responses`: bytes for each logit of a token with a loss, beside those for all.
 
     >>> LossCost(12, 12).held
     0
@@ -20,6 +21,7 @@ class LossCost:
     backward: int
     held: int = 0
     rows_chunk: int = 0
+    responses: int = 0
 
     def half(self) -> "LossCost":
         """The same where nothing is cast to fp32."""
@@ -33,9 +35,12 @@ class System:
     `norm`: "upcast" computes RMSNorm in fp32 in Python and keeps the fp32 copy of its input; "fused" is one kernel
     that keeps its input. `fused_qkv`: one projection makes queries, keys and values, and a view of them stays.
     `repeat_kv`: keys and values are copied for every query head before attention. `lora` names the form of the
-    adapter. `autocast`: parameters stay as they are and each product runs on cast copies. `packed_copy`: bytes per
+    adapter. `autocast`: parameters stay as they are, and each product runs
+    on cast copies of weight and input. `packed_copy`: bytes per
     element of an input's copy that a packed projection keeps. `root_stays`: embedding and head are gathered for the
-    whole step. `frozen_stays`: so is a sharded frozen base, once it was used.
+    whole step. `gathered_stays`: a sharded
+    base is gathered whole when it is loaded, and a frozen one stays so.
+    `checkpoints_away`: what checkpointing keeps of a block goes to host memory.
     `held_back`: bytes that its allocator holds beyond tensors from loading and from streams of its own. `loss` and `loss_fused`: the cost of full logits, run eagerly and compiled.
     """
 
@@ -47,7 +52,8 @@ class System:
     packed_copy: int = 2
     packed_head: bool = False
     root_stays: bool = True
-    frozen_stays: bool = False
+    gathered_stays: bool = False
+    checkpoints_away: bool = False
     held_back: int = 0
     loss: LossCost = LossCost(10, 12)
     loss_fused: LossCost = LossCost(4, 4)
@@ -59,20 +65,23 @@ SYSTEMS: dict[str, System] = {
     "trl": System(autocast=True, loss=LossCost(12, 12)),
     "deepspeed": System(held_back=5120 * MIB, loss=LossCost(6, 6), loss_fused=LossCost(4, 4)),
     "peft": System(),
+    # checkpoints in pinned host memory; the loss's kernel writes the gradient over the logits
+    "unsloth": System(checkpoints_away=True, loss=LossCost(2, 4), loss_fused=LossCost(2, 4)),
     # the model's output, fp32 logits, is held by a name of the loop while the loss goes backward
-    "fsdp1": System(held_back=768 * MIB, loss=LossCost(12, 16, held=4)),
+    "fsdp1": System(held_back=1024 * MIB, loss=LossCost(12, 16, held=4)),
     # the model casts its logits to fp32; the loop drops them before the backward pass
     "fsdp2": System(norm="fused", root_stays=False, loss=LossCost(10, 12), loss_fused=LossCost(10, 12)),
     # the loss is compiled too: bf16 logits and their gradient
     "torchtitan": System(norm="fused", root_stays=False, loss=LossCost(10, 12), loss_fused=LossCost(4, 4)),
-    "torchtune": System(norm="upcast", root_stays=False, loss=LossCost(10, 12), loss_fused=LossCost(6, 6)),
+    # logits in eight chunks in half precision (2), their log-softmax in fp32 (4), one chunk's gradient at a time
+    "torchtune": System(root_stays=False, loss=LossCost(6, 7), loss_fused=LossCost(4, 4)),
     # Fabric casts the list of logits to fp32 (4), which the loop holds; log-softmax by chunk of 128 tokens (4)
     "litgpt": System(
-        fused_qkv=True, repeat_kv=True, lora="litgpt", packed_copy=4, packed_head=True, frozen_stays=True,
+        fused_qkv=True, repeat_kv=True, lora="litgpt", packed_copy=3, packed_head=True, gathered_stays=True,
         loss=LossCost(8, 8, held=4, rows_chunk=8),
     ),
-    # bf16 logits (2) and fp32 log-softmax in place (4), gradient of the logits (2)
-    "miles-fsdp": System(root_stays=False, loss=LossCost(6, 8)),
+    # bf16 logits (2), the gradient of the logits (2); of response tokens a softmax in fp32 (4)
+    "miles-fsdp": System(root_stays=False, loss=LossCost(2, 4, responses=4)),
 }  # fmt: skip
 """System -> how it runs a model. Sources: the systems' own code, as the comments tell."""
 
@@ -84,9 +93,14 @@ def system(name: str) -> System:
 
 @dataclass(frozen=True)
 class Style:
-    """What decides the tape of a block: the trainer's precision and the system's habits, nothing else."""
+    """What decides the tape of a block: the trainer's precision and the system's habits, nothing else.
+
+    `size` is the bytes of an element of a product, `stream` of the residual stream; `kind` how a base is packed, and
+    `tensor` the ranks that divide widths.
+    """
 
     size: int
+    stream: int
     lora: Lora | None
     packed: bool
     attention: str
@@ -104,7 +118,9 @@ class Style:
     def of(cls, trainer: Trainer, tensor: int = 1) -> "Style":
         """The trainer's."""
         size = DTYPE_BYTES[trainer.compute_dtype or trainer.param_dtype]
+        habits = system(trainer.system)
+        stream = DTYPE_BYTES[trainer.param_dtype] if habits.autocast else size
         return cls(
-            size, trainer.lora, trainer.quant is not None, trainer.attention, trainer.kernels == "fused", tensor,
-            system(trainer.system), trainer.quant.kind if trainer.quant else "",
+            size, max(size, stream), trainer.lora, trainer.quant is not None, trainer.attention, trainer.kernels == "fused", tensor,
+            habits, trainer.quant.kind if trainer.quant else "",
         )  # fmt: skip

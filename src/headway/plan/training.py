@@ -1,13 +1,13 @@
 """One rank of another system's trainer: what it holds between passes, in a pass, and in the optimizer's step."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from headway.facts.workload import DTYPE_BYTES, Workload
 from headway.plan import logits, passes
 from headway.plan.activations import Batch
 from headway.plan.item import Item
-from headway.plan.packed import packed_bytes
+from headway.plan.packed import packed_bytes, packed_elements
 from headway.plan.stack import SOFTCAPPED, replay, saved_by_op
 from headway.plan.systems import SYSTEMS, Style, System, system
 
@@ -113,8 +113,9 @@ def load_bytes(workload: Workload) -> int:
     """The most that loading holds beside the states: the largest parameter as it is read, or the whole model where a
     rank takes its shard from all of it."""
     shape, trainer = workload.model, workload.trainer
-    largest = max(shape.embedding_parameters(), shape.hidden * shape.ffn) * DTYPE_BYTES[trainer.param_dtype]
-    if system(trainer.system).frozen_stays and shards(workload) > 1:
+    whole = shape.block_parameters() if shards(workload) > 1 else shape.hidden * shape.ffn
+    largest = max(shape.embedding_parameters(), whole) * DTYPE_BYTES[trainer.param_dtype]
+    if system(trainer.system).gathered_stays and shards(workload) > 1:
         return base_bytes(workload) + largest
     return largest
 
@@ -125,12 +126,10 @@ def _where(workload: Workload) -> str:
 
 
 def _offloads_parameters(workload: Workload) -> bool:
-    """FSDP's CPU offload moves parameters, gradients and optimizer state together; a full share means that."""
-    return (
-        workload.trainer.optimizer.offload >= 1
-        and workload.trainer.system.startswith("fsdp")
-        or (workload.trainer.optimizer.offload >= 1 and shards(workload) > 1)
-    )
+    """Whether parameters and gradients wait in host memory too, as FSDP's CPU offload has it."""
+    trainer = workload.trainer
+    sharded = shards(workload) > 1 or trainer.system.startswith("fsdp")
+    return trainer.optimizer.offload >= 1 and sharded and trainer.system != "deepspeed"
 
 
 def optimizer_bytes(workload: Workload) -> tuple[int, int]:
@@ -149,8 +148,10 @@ def _optimizer_items(workload: Workload) -> list[Item]:
     trained = trained_parameters(workload)
     where = _where(workload)
     kept = round(moments * here)
-    # paged state is in device memory as long as there is room
+    # paged state is in device memory as long as there is room; small parameters keep full precision
     upper = moments if optimizer.paged else kept
+    if optimizer.state_dtype in ("int8", "int4"):
+        upper = round(1.1 * upper)
     return [
         Item(
             "optimizer moments",
@@ -222,7 +223,7 @@ def blocks(workload: Workload, batch: Batch) -> Blocks:
         if trainer.checkpointing:
             lasting = 0 if found.source_kept else entering
             top = max(top + lasting, found.recompute.at(counts))
-            saves = entering
+            saves = 0 if style.habits.checkpoints_away else entering
         elif trainer.selective:
             saves = saved_by_op(shape, style, block).at(counts)
             top = max(top, found.recompute.at(counts))
@@ -239,50 +240,67 @@ def blocks(workload: Workload, batch: Batch) -> Blocks:
     return Blocks(kept, last, forward, free, backward, source)
 
 
-def gathered_bytes(workload: Workload, number: int = 2) -> int:
-    """Parameters gathered or cast for a pass: `number` blocks, and embedding and head where they stay.
+@dataclass(frozen=True)
+class Gathered:
+    """Bytes of parameters gathered or cast for computing, and of gradients before they are divided: while the loss
+    runs, and while blocks run.
 
-    A frozen base that FSDP1 wraps together with its adapters stays gathered once it was used.
+    >>> Gathered(10, 20, 30).blocks
+    20
+    """
+
+    loss: int = 0
+    blocks: int = 0
+    gradients: int = 0
+    head_gradients: int = 0
+
+
+def gathered(workload: Workload) -> Gathered:
+    """Two blocks, the one that computes and the next; for the loss the head and one block.
+
+    Gradients of one block, or of the head, exist in the dtype of computing and as the reduction takes them. ZeRO-3
+    keeps up to its limit of parameters gathered, and as many that will soon be used again. A pipeline stage keeps what
+    it gathered for its other micro-batches.
     """
     shape, trainer, layout = workload.model, workload.trainer, workload.layout
-    style = Style.of(trainer, layout.tensor)
-    habits = style.habits
+    habits = system(trainer.system)
+    size = DTYPE_BYTES[trainer.compute_dtype or trainer.param_dtype]
+    if shards(workload) == 1 and habits.autocast and size != DTYPE_BYTES[trainer.param_dtype]:
+        # autocast holds its copies of all weights until the forward pass is over, their users until their backward
+        cast = packed_elements(shape, head=True) * size
+        return Gathered(cast, shape.block_parameters() * size if trainer.checkpointing else cast)
     if shards(workload) == 1 and not _casts(workload):
-        return 0
-    if habits.frozen_stays and trainer.lora is not None and shards(workload) > 1:
-        return ceil(base_bytes(workload) / layout.tensor) + ceil(shape.block_parameters() * style.size)
-    size = style.size
+        return Gathered()
+    reduced = gradient_size(workload) if shards(workload) > 1 else 0
+    share = 1.0 if trainer.lora is None else trained_parameters(workload) / shape.parameters()
+    split = layout.tensor
+    gradients = ceil(shape.block_parameters() * share * (size + reduced) / split)
+    head = ceil(shape.embedding_parameters() * size / split)
+    head_gradients = 0 if trainer.lora else ceil(shape.embedding_parameters() * reduced / split)
+    packing = base_bytes(workload) / (shape.parameters() * DTYPE_BYTES[trainer.param_dtype])
+    block = ceil(shape.block_parameters() * size * packing / split)
     if layout.pipeline > 1:
-        # a stage keeps what it gathered for the other micro-batches
-        return ceil(shape.parameters() * size / model_ranks(workload))
-    block = shape.block_parameters() * size
-    root = (shape.embedding_parameters() + shape.head_parameters()) * size
-    if trainer.quant is not None:
-        block = round(block * base_bytes(workload) / (shape.parameters() * DTYPE_BYTES[trainer.param_dtype]))
+        stage = ceil(shape.parameters() * size / model_ranks(workload))
+        return Gathered(stage, stage, gradients, head_gradients)
+    if habits.gathered_stays and trainer.lora is not None and shards(workload) > 1:
+        whole = ceil(base_bytes(workload) / split) + block
+        return Gathered(whole, whole, gradients, head_gradients)
     if trainer.system == "deepspeed":
-        # ZeRO-3 keeps up to its limit of parameters gathered, and as many that will soon be used again
-        live = min(2 * SUBGROUP, shape.parameters()) * size
-        return round(live * block / (shape.block_parameters() * size)) + shape.embedding_parameters() * size
-    whole = number * block + (root if habits.root_stays else max(shape.embedding_parameters() * size - block, 0))
-    return ceil(whole / layout.tensor)
+        live = round(min(2 * SUBGROUP, shape.parameters()) * size * packing) + head
+        return Gathered(live, live, gradients, head_gradients)
+    root = (1 if shape.tied else 2) * head if habits.root_stays else 0
+    return Gathered(max(root, head) + block, root + 2 * block, gradients, head_gradients)
 
 
 def _casts(workload: Workload) -> bool:
     """Whether parameters are cast for computing although one rank has them all, as FSDP2's mixed precision does."""
     trainer = workload.trainer
     compute = trainer.compute_dtype or trainer.param_dtype
-    return compute != trainer.param_dtype and trainer.system in ("fsdp2", "fsdp1", "miles-fsdp", "torchtune")
+    return compute != trainer.param_dtype and trainer.system in CASTING
 
 
-def bucket_bytes(workload: Workload) -> int:
-    """Gradients of a block before they are divided: in the dtype of computing, and as the reduction takes them."""
-    trainer, shape = workload.trainer, workload.model
-    if shards(workload) == 1 and not _casts(workload):
-        return 0
-    size = DTYPE_BYTES[trainer.compute_dtype or trainer.param_dtype]
-    share = 1.0 if trainer.lora is None else trained_parameters(workload) / max(1, shape.parameters())
-    reduced = gradient_size(workload) if shards(workload) > 1 else 0
-    return ceil(shape.block_parameters() * share * (size + reduced) / workload.layout.tensor)
+CASTING = ("fsdp1", "fsdp2", "torchtitan", "torchtune", "miles-fsdp")
+"""Systems that compute on cast copies of a block's parameters."""
 
 
 def loss_bytes(workload: Workload, batch: Batch) -> tuple[int, int, int]:
@@ -303,13 +321,15 @@ def loss_bytes(workload: Workload, batch: Batch) -> tuple[int, int, int]:
         cost = cost.half()
     if layout.tensor > 1:
         # each rank's part of log-softmax has one fp32 temporary more, forward and backward
-        cost = type(cost)(cost.forward + FP32, cost.backward + FP32, cost.held)
+        cost = replace(cost, forward=cost.forward + FP32, backward=cost.backward + FP32)
     extra = cost.rows_chunk * vocab * min(batch.tokens, batch.rows * LITGPT_CHUNK) if cost.rows_chunk else 0
-    temperature = size * cells if trainer.temperature else 0
+    extra_forward = cost.responses * batch.responses * vocab + (size * cells if trainer.temperature else 0)
     if trainer.loss == "logits-chunks" and not cost.rows_chunk:
-        cost = type(cost)(max(2 + 4, cost.forward - 4), max(6, cost.backward - 6), cost.held)
+        # all logits in half precision, the rest for one chunk at a time; their gradients take the logits' place
+        one = (cost.forward + cost.backward) * min(chunk, batch.tokens) * vocab
+        return 2 * size * cells + one, 2 * size * cells + one, 0
     return (
-        cost.forward * cells + temperature, cost.backward * cells + extra + temperature, cost.held * cells,
+        cost.forward * cells + extra_forward, cost.backward * cells + extra + extra_forward, cost.held * cells,
     )  # fmt: skip
 
 
@@ -338,7 +358,8 @@ def moments(workload: Workload, batch: Batch) -> tuple[Moment, ...]:
     if shape.family in SOFTCAPPED:
         # what the cap's tanh keeps of the logits
         forward_loss, backward_loss = (size + cells * style.size for size in (forward_loss, backward_loss))
-    gathered, bucket = gathered_bytes(workload), bucket_bytes(workload)
+    whole_blocks = gathered(workload)
+    bucket = whole_blocks.gradients
     everything = gradient_bytes(workload)
     if stages > 1:
         # gradients are divided only after the last micro-batch, and are summed in fp32 until then
@@ -349,16 +370,17 @@ def moments(workload: Workload, batch: Batch) -> tuple[Moment, ...]:
         everything = bucket
     before = everything if _accumulates(workload) else 0
     own = min(everything, head if trainer.lora is None else everything)
-    one = Moment
+    one, left, copies = Moment, kept - whole.last + always, whole_blocks
+    running = copies.blocks + copies.gradients
     return (
-        one("forward, last block", before, gathered, kept - whole.last + always, whole.forward),
-        one("loss, forward", before, gathered, kept + always + tail, unpacked, forward_loss),
-        one("loss, backward", before, gathered + bucket, kept + always + tail, unpacked + head, backward_loss),
+        one("forward, last block", before, copies.blocks, left, whole.forward),
+        one("loss, forward", before, copies.loss, kept + always + tail, unpacked, forward_loss),
         one(
-            "backward, last block", max(before, own), gathered + bucket, kept - whole.last + always,
-            whole.backward, held,
+            "loss, backward", before, copies.loss + copies.head_gradients, kept + always + tail, unpacked + head,
+            backward_loss,
         ),
-        one("backward, first block", everything, gathered + bucket, always + embedded, whole.backward, held),
+        one("backward, last block", max(before, own), running, left, whole.backward, held),
+        one("backward, first block", everything, running, always + embedded, whole.backward, held),
     )  # fmt: skip
 
 
@@ -403,12 +425,14 @@ def train(workload: Workload, batch: Batch) -> list[Item]:
 def _items(workload: Workload, top: Moment, batch: Batch) -> list[Item]:
     tokens = f"{batch.rows:,} x {batch.longest:,} tokens"
     layers = workload.model.layers
+    kept_whole = system(workload.trainer.system).gathered_stays and shards(workload) > 1
+    gathers = max(1.25, base_bytes(workload) / top.gathered) if kept_whole and top.gathered else 1.25
     rows = (
         ("gradients", top.gradients, 1.0, f"{trained_parameters(workload):,} parameters{_where(workload)}"),
-        ("gathered blocks", top.gathered, 1.5, "parameters of the blocks that compute, and their gradients"),
-        ("saved activations", top.kept, 1.12, f"{layers} blocks, {tokens}"),
+        ("gathered blocks", top.gathered, gathers, "parameters of the blocks that compute, and their gradients"),
+        ("saved activations", top.kept, 1.1 if workload.trainer.quant is None else 1.2, f"{layers} blocks, {tokens}"),
         ("working set", top.working, 1.3, f"{top.at}, {tokens}"),
-        ("logits", top.logits, 1.25, f"{top.at}, {tokens} x {workload.model.vocab:,}"),
+        ("logits", top.logits, 1.12, f"{top.at}, {tokens} x {workload.model.vocab:,}"),
     )
     return [
         Item(item, size, round(size * bound), formula, "plan/training.py")
@@ -428,10 +452,10 @@ def score(workload: Workload, batch: Batch) -> list[Item]:
     style = Style.of(trainer, workload.layout.tensor)
     embedded = batch.tokens * shape.hidden * style.size
     forward_loss, _, _ = loss_bytes(workload, batch)
-    gathered = gathered_bytes(workload)
+    copies = gathered(workload)
     pair = (
-        Moment("forward, a block", before, gathered, always + embedded, whole.forward_free),
-        Moment("log-probs", before, gathered, always + 2 * embedded, 0, forward_loss),
+        Moment("forward, a block", before, copies.blocks, always + embedded, whole.forward_free),
+        Moment("log-probs", before, copies.loss, always + 2 * embedded, 0, forward_loss),
     )
     return _items(workload, max(pair, key=lambda moment: moment.bytes), batch)
 
@@ -470,9 +494,9 @@ def step_temporaries(workload: Workload) -> tuple[int, str]:
     return 0, "none"
 
 
-HOLES, HOLES_UPPER = 0.03, 0.15
+HOLES, HOLES_UPPER = 0.03, 0.12
 """Share of transient bytes that the allocator holds in the rounding of blocks and in holes; fitted on 30 rows."""
-LOGITS_HOLES, LOGITS_HOLES_UPPER = 0.20, 0.40
+LOGITS_HOLES, LOGITS_HOLES_UPPER = 0.20, 0.30
 """The same for logits: a freed copy in half precision has no room for one in fp32, so segments of both stay."""
 
 
