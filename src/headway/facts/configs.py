@@ -18,7 +18,7 @@ Config = Mapping[str, Any]
 SPELLINGS: dict[str, tuple[str, ...]] = {
     "hidden_size": ("n_embd", "n_embed", "d_model"),
     "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
-    "num_attention_heads": ("n_head", "n_heads"),
+    "num_attention_heads": ("n_head", "n_heads", "num_heads"),
     "num_key_value_heads": ("num_kv_heads", "n_head_kv"),
     "intermediate_size": ("ffn_dim", "ffn_hidden_size", "n_inner"),
     # published files and transformers 5 differ in which of these they write
@@ -26,7 +26,7 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
     "num_experts_per_tok": ("num_experts_per_token", "moe_k", "moe_topk"),
     "n_shared_experts": ("num_shared_experts", "moe_num_shared_experts"),
     "num_nextn_predict_layers": ("num_mtp_layers", "num_mtp_modules", "mtp_num_hidden_layers"),
-    "max_position_embeddings": ("n_positions",),
+    "max_position_embeddings": ("n_positions", "max_seq_len"),
 }
 """A key -> other names of it, in some families or versions."""
 
@@ -37,7 +37,7 @@ _SIZES = (
 _FULL_EVERY = {"full_attention_interval", "sliding_window_pattern", "_sliding_window_pattern"}
 _KINDS: dict[str, AttentionKind] = {
     "full_attention": "full", "attention": "full", "sliding_attention": "sliding", "chunked_attention": "sliding",
-    "linear_attention": "linear",
+    "linear_attention": "linear", "indexed_attention": "full",
 }  # fmt: skip
 
 
@@ -204,7 +204,7 @@ def _with_experts(keys: _Keys, family: str, shape: ModelShape) -> ModelShape:
     """The widths of the MLPs, dense, routed and shared."""
     sparse = keys.get("num_experts") is not None or family.endswith(("_moe", "_moe_text")) or family == "mixtral"
     if not sparse:
-        optional = {"gpt2", "gpt_bigcode", "bloom", "falcon"}
+        optional = {"gpt2", "gpt_bigcode", "bloom", "falcon", "gptj", "gpt_neo", "mpt"}
         ffn = keys.count("intermediate_size") if family in optional else keys.size("intermediate_size")
         return replace(shape, ffn=ffn or 4 * shape.hidden)
     wide = keys.family.experts_use_ffn or not keys.has("moe_intermediate_size")
@@ -226,6 +226,11 @@ def _with_layers(keys: _Keys, family: str, shape: ModelShape) -> ModelShape:
     """Which layers slide, are linear, or have no experts; and how the three mix."""
     kinds, sparse = _attention_kinds(keys, shape), _sparse_layers(keys, shape)
     linear = kinds.count("linear")
+    if linear and keys.get("linear_num_value_heads") is None:
+        keys.problems.append(
+            f"model {keys.name}: layer_types has linear_attention of a kind that is not read ({family})"
+        )
+        linear = 0
     attention = LinearAttention(
         linear, keys.size("linear_num_key_heads"), keys.size("linear_num_value_heads"),
         keys.size("linear_key_head_dim"), keys.size("linear_value_head_dim"), keys.size("linear_conv_kernel_dim"),
@@ -262,11 +267,9 @@ def _attention_kinds(keys: _Keys, shape: ModelShape) -> list[AttentionKind]:
         # Llama 4: every fourth layer attends to everything, without positions
         every = keys.count("no_rope_layer_interval", 4)
         return ["sliding" if every == 0 or (at + 1) % every else "full" for at in range(layers)]
-    used = keys.config.get("use_sliding_window")
-    window = keys.get("sliding_window") and (
-        used if "use_sliding_window" in keys.config else family.windows != "late"
-    )
-    if not window or family.windows == "none" or (family.windows == "even" and not used):
+    used = keys.config.get("use_sliding_window", family.defaults.get("use_sliding_window", True))
+    window = keys.get("sliding_window") if used else None
+    if not window or family.windows == "none":
         return [whole] * layers
     return [
         "sliding" if _slides(at, family, every, keys.count("max_window_layers", layers)) else whole
@@ -320,11 +323,19 @@ def _special(keys: _Keys, family: str, shape: ModelShape) -> ModelShape:
         return replace(shape, parallel=parallel, norms=norms if parallel else 2)
     if family == "stablelm" and shape.parallel:
         return replace(shape, norms=1)
-    if family in ("gpt2", "gpt_bigcode"):
+    if family in ("gpt2", "gpt_bigcode", "gpt_neo"):
         return replace(shape, learned_positions=keys.size("max_position_embeddings"))
     if family == "bloom":
         return replace(shape, other_parameters=2 * shape.hidden)
-    if family == "phi" and keys.config.get("qk_layernorm"):
+    if family == "mpt":
+        return replace(shape, ffn=int(keys.config.get("expansion_ratio", 4)) * shape.hidden)
+    if family == "apertus":
+        # the activation learns two numbers a layer
+        return replace(shape, other_parameters=2 * shape.layers)
+    if shape.mla and keys.has("index_n_heads"):
+        return replace(shape, other_parameters=_indexer(keys, shape))
+    qk = {"phi": False, "persimmon": True}.get(family)
+    if qk is not None and keys.config.get("qk_layernorm", qk):
         # two norms with bias over one head's width
         return replace(shape, other_parameters=4 * shape.head_dim * shape.layers)
     if family == "opt":
@@ -340,6 +351,18 @@ def _special(keys: _Keys, family: str, shape: ModelShape) -> ModelShape:
             shape, learned_positions=keys.size("max_position_embeddings") + 2, other_parameters=other
         )  # fmt: skip
     return shape
+
+
+def _indexer(keys: _Keys, shape: ModelShape) -> int:
+    """Parameters of the indexers that choose which tokens sparse attention sees (DeepSeek-V3.2, GLM-5).
+
+    Per layer that has one of its own: queries from the latent, one key, its norm with bias, and a weight a head.
+    """
+    assert shape.mla is not None
+    heads, width = keys.size("index_n_heads"), keys.size("index_head_dim")
+    one = shape.mla.q_lora * heads * width + shape.hidden * width + 2 * width + shape.hidden * heads
+    listed = keys.names("indexer_types", shape.layers)
+    return one * (shape.layers if listed is None else listed.count("full"))
 
 
 def trained_problems(name: str, config: Config) -> tuple[str, ...]:

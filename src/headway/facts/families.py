@@ -66,10 +66,12 @@ _GEMMA_SIZES = {
 _QWEN_SIZES = {
     "hidden_size": 4096, "intermediate_size": 22016, "num_hidden_layers": 32, "num_attention_heads": 32,
     "num_key_value_heads": 32, "vocab_size": 151936, "max_window_layers": 28,
+    "use_sliding_window": False,
 }  # fmt: skip
 _QWEN_VL_SIZES = {
     "hidden_size": 8192, "intermediate_size": 29568, "num_hidden_layers": 80, "num_attention_heads": 64,
     "num_key_value_heads": 8, "vocab_size": 152064, "max_window_layers": 80, "sliding_window": 4096,
+    "use_sliding_window": False,
 }  # fmt: skip
 _MLA_SIZES = {
     "kv_lora_rank": 512,
@@ -182,14 +184,55 @@ FAMILIES: dict[str, Family] = {
     "nemotron": Family(_LAYER | {"gated": False}, _ATTENTION | _MLP),
     "hunyuan_v1_dense": Family(_QK, _ATTENTION),
     "arcee": Family({"gated": False}, _ATTENTION | _MLP),
+    "apertus": Family(_QK | {"gated": False}, _ATTENTION),
+    # its norms, on the stream and on queries and keys, have no weights
+    "nanochat": Family({"gated": False, "norm_weight": False}, _ATTENTION),
+    "jais2": Family(_LAYER | {"gated": False}, _biased("attention_bias", True, "qkv_bias", "output_bias")
+                    | {"mlp_bias": ("mlp_bias", True)}),
+    "persimmon": Family(_GPT),
+    "gptj": Family(_LAYER | {"mlp_bias": True, "gated": False, "norms": 1, "parallel": True, "head_bias": True}),
+    "gpt_neo": Family(_LAYER | {"output_bias": True, "mlp_bias": True, "gated": False}, tied=True),
+    "mpt": Family({"norm": "layer", "gated": False}, tied=True),
+    "helium": Family(flags={"qkv_bias": ("attention_bias", False)} | _MLP, defaults={"head_dim": 128}),
+    "internlm3": Family(
+        flags={"qkv_bias": ("qkv_bias", False)} | _biased("bias", False, "output_bias", "mlp_bias")
+    ),
+    "exaone_moe": Family(_QK, windows="every", every=4, sparse="first",
+                         defaults={"sliding_window": 4096, "first_k_dense_replace": 1}),
+    "flex_olmo": Family(_WIDE, _ATTENTION, experts_use_ffn=True),
+    "hy_v3": Family(_QK, _ATTENTION | _MLP, sparse="first", defaults={"first_k_dense_replace": 1}),
+    "solar_open": Family(
+        flags={"qkv_bias": ("attention_bias", False)}, sparse="first", defaults={"first_k_dense_replace": 0},
+    ),
+    "minicpm3": Family(flags=_ATTENTION | _MLP),
+    "youtu": Family(flags=_ATTENTION | _MLP, tied=True),
+    "ministral": Family(windows="all", defaults={"sliding_window": 4096}),
+    "deepseek_v32": Family(flags=_ATTENTION, sparse="first", defaults=_MLA_SIZES | {
+        "first_k_dense_replace": 3, "n_shared_experts": 1, "index_n_heads": 64, "index_head_dim": 128,
+    }),
+    "glm_moe_dsa": Family(flags=_ATTENTION, sparse="first", defaults={
+        "first_k_dense_replace": 3, "n_shared_experts": 1, "index_n_heads": 32, "index_head_dim": 128,
+    }),
+    "glm4v_text": Family({"norms": 4, "qkv_bias": True}, defaults={
+        "hidden_size": 4096, "intermediate_size": 13696, "num_hidden_layers": 40, "num_attention_heads": 32,
+        "num_key_value_heads": 2, "vocab_size": 151552,
+    }),
+    "glm4v_moe_text": Family(flags={"qkv_bias": ("attention_bias", True)}, sparse="first", defaults={
+        "first_k_dense_replace": 1, "n_shared_experts": 1, "moe_intermediate_size": 1408, "num_experts": 128,
+        "num_experts_per_tok": 8, "hidden_size": 4096, "intermediate_size": 10944, "num_hidden_layers": 46,
+        "num_attention_heads": 96, "num_key_value_heads": 8, "vocab_size": 151424,
+    }),
     # remote code: a Qwen2 block with layers for multi-token prediction beside it
     "mimo": Family({"qkv_bias": True}),
     "mixtral": Family(windows="all", experts_use_ffn=True),
     "qwen2_moe": Family(
         {"shared_gate": True}, {"qkv_bias": ("qkv_bias", True)}, windows="even", sparse="step",
-        defaults={"sliding_window": 4096, "max_window_layers": 28, "shared_expert_intermediate_size": 5632},
+        defaults={
+            "sliding_window": 4096, "max_window_layers": 28, "use_sliding_window": False,
+            "shared_expert_intermediate_size": 5632,
+        },
     ),
-    "qwen3_moe": Family(_QK, _ATTENTION, windows="all", sparse="step", kv_is_heads=True),
+    "qwen3_moe": Family(_QK, _ATTENTION, windows="all", sparse="step", defaults={"use_sliding_window": False}),
     "olmoe": Family(_WIDE, _ATTENTION, experts_use_ffn=True),
     "granitemoe": Family(flags=_ATTENTION, experts_use_ffn=True),
     "granitemoeshared": Family(flags=_ATTENTION, experts_use_ffn=True),
@@ -265,6 +308,11 @@ COMPOSITES: dict[str, Composite] = {
     "qwen3_vl_moe": Composite("qwen3_vl_moe_text"),
     "qwen3_5": Composite("qwen3_5_text"),
     "qwen3_5_moe": Composite("qwen3_5_moe_text"),
+    "glm4v": Composite("glm4v_text"),
+    "glm46v": Composite("glm4v_text"),
+    "glm4v_moe": Composite("glm4v_moe_text"),
+    "llava_next": Composite("llama", or_text=True),
+    "paligemma": Composite("gemma", tied=True),
     "llava": Composite("llama", or_text=True),
     "mistral3": Composite("mistral", tied=True),
     "internvl": Composite("qwen2", tied=True),

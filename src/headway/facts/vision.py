@@ -153,6 +153,29 @@ def internvl(model: Model) -> int:
     return start + int(vision.get("num_hidden_layers", 24)) * layer + end + projector
 
 
+def glm4v(model: Model) -> int:
+    """`Glm4vVisionModel`: RMS norms and gated MLPs without biases, a strided convolution, and a merger."""
+    vision = model.vision
+    width, out = int(vision.get("hidden_size", 1536)), int(vision.get("out_hidden_size", 4096))
+    layer = 2 * width + 4 * width**2 + 3 * width * out + (3 * width if vision.get("attention_bias") else 0)
+    start = _qwen_patch(vision, width, 14) + width + _patches(vision, 336, 14) * width + width
+    down = _linear(width * int(vision.get("spatial_merge_size", 2)) ** 2, out)
+    merger = out**2 + 2 * out + 3 * out * int(vision.get("intermediate_size", 13696))
+    return start + int(vision.get("depth", 24)) * layer + width + down + merger
+
+
+def llava_next(model: Model) -> int:
+    """That of LLaVA, and a vector for the end of a line."""
+    return llava(model) + model.text_hidden
+
+
+def paligemma(model: Model) -> int:
+    """SigLIP without its head, then one linear."""
+    vision = model.vision
+    tower = _siglip(vision, 224, 16, 12, head=bool(vision.get("vision_use_head", False)))
+    return tower + _linear(int(vision.get("hidden_size", 768)), model.text_hidden)
+
+
 def kimi_k25(model: Model) -> int:
     """A ViT with a grid of learned positions; then a norm and two linears over a square of patches."""
     outer, vision, text_hidden = model
@@ -196,6 +219,11 @@ TOWERS: dict[tuple[str, str], Callable[[Model], int]] = {
     ("idefics3", ""): idefics3,
     ("smolvlm", ""): idefics3,
     ("llava", "clip_vision_model"): llava,
+    ("glm4v", ""): glm4v,
+    ("glm46v", ""): glm4v,
+    ("glm4v_moe", ""): glm4v,
+    ("llava_next", "clip_vision_model"): llava_next,
+    ("paligemma", "siglip_vision_model"): paligemma,
     ("kimi_k25", ""): kimi_k25,
     ("llama4", ""): llama4,
     ("mistral3", "pixtral"): mistral3,
