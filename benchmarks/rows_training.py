@@ -89,10 +89,7 @@ def workload(row: Row) -> Workload:
         raise NotCovered(f"trainer.system {trainer.get('system')!r}")
     shape = row_shape(section(row, "model"))
     layout = _layout(section(row, "layout"))
-    if section(row, "measured").get("phase") in ("init", "load"):
-        batch = Rows(1, 1, 1)
-    else:
-        batch = _rows(row, layout)
+    batch = Rows(1, 1, 1) if section(row, "measured").get("phase") in ("init", "load") else _rows(row, layout)
     return Workload(
         shape, _trainer(row, shape, batch), batch.rollout(layout), "cuda", 1, 0, "exact", 0, "json", 0, 3,
         save=False, tensorboard=False, layout=layout,

@@ -16,8 +16,8 @@ BITS = {
     ("fp8", False): 8,
     ("fp8", True): 8,
 }
-"""(kind, double) -> bits of one weight. Sources: bitsandbytes' quantize_4bit (block 64; nested block 256), GPTQ's group
-size of 128."""
+"""(kind, double) -> bits of one weight. Sources: bitsandbytes' quantize_4bit (blocks of 64, nested blocks of 256),
+GPTQ's groups of 128."""
 
 
 def packed_elements(shape: ModelShape, *, head: bool) -> int:

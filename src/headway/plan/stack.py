@@ -15,8 +15,6 @@ from headway.plan.tape import NOTHING, Size, Tape
 
 MASK = 1
 """Bytes of an element of a dropout's mask."""
-SOFTCAPPED = frozenset({"gemma2"})
-"""Families that cap attention scores and logits with a tanh, which fused attention kernels do not do."""
 UNPACKING = {"int4": 12}
 """Bytes per weight that unpacking in Python holds beside its result: shifted integers, scales and zero points of
 every weight (GPTQ's torch path: an int32, an int16, and three of half precision). nf4 has a kernel."""
@@ -219,7 +217,7 @@ class _Builder:
             q, k, v = self._fused(y)
         else:
             q, k, v = self._separate(y)
-        capped = self.shape.family in SOFTCAPPED and self.style.attention != "flash"
+        capped = self.style.softcapped and self.style.attention != "flash"
         out = self._scores(q, k, v) if capped or self.style.attention == "eager" else self._flash(q, k, v)
         tape.drop(*{q, k, v})
         last = self.attention_linears[-1]
@@ -357,7 +355,7 @@ class _Builder:
         tape, style = self.tape, self.style
         cells, exact = Size(pairs=self.heads * style.size), Size(pairs=self.heads * FP32)
         raw = tape.add("scores", cells, q, k, keeps=[q, k], extra=cells)
-        if self.shape.family in SOFTCAPPED:
+        if self.style.softcapped:
             capped = tape.add("scores.capped", cells, raw, keeps=["scores.capped"], backward_extra=cells)
             tape.drop(raw)
             raw = capped

@@ -1,186 +1,121 @@
 """One rank of another system's trainer: what it holds between passes, in a pass, and in the optimizer's step."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 
 from headway.facts.workload import DTYPE_BYTES, Workload
-from headway.plan import logits, passes
-from headway.plan.activations import Batch
+from headway.plan import passes
+from headway.plan.activations import FP32, Batch
 from headway.plan.item import Item
-from headway.plan.packed import packed_bytes, packed_elements
-from headway.plan.stack import SOFTCAPPED, replay, saved_by_op
-from headway.plan.systems import SYSTEMS, Style, System, system
+from headway.plan.rank import Rank, norm_is_fused
+from headway.plan.systems import SYSTEMS, LossCost, System
 
-FP32 = 4
 STATE_BYTES = {"fp32": 4.0, "bf16": 2.0, "int8": 1 + 4 / 256, "int4": 0.5 + 4 / 128}
-"""Bytes of one optimizer state per element; the low-bit ones carry an fp32 scale per block of 256 or 128."""
+"""Bytes of one optimizer state per element; low-bit ones carry an fp32 scale for a block of 256 or of 128."""
 STATES = {"adamw": 2, "adafactor": 0, "sgd": 0, "muon": 1, "lion": 1}
 """States per element. Adafactor keeps one row and one column of each matrix; plain SGD keeps nothing."""
 SUBGROUP = 1_000_000_000
 """Elements of a shard that DeepSpeed's ZeRO updates together, and most parameters that it keeps gathered."""
+LITGPT_CHUNK = 128
+"""Tokens of each sample whose logits litgpt makes at a time."""
+HOLES, HOLES_UPPER = 0.03, 0.12
+"""Share of transient bytes that the allocator holds in the rounding of blocks and in holes; fitted on 30 rows."""
+LOGITS_HOLES, LOGITS_HOLES_UPPER = 0.20, 0.30
+"""The same for logits: a freed copy in half precision has no room for one in fp32, so segments of both stay."""
+PERMANENT = frozenset({"weights", "adapters", "optimizer moments", "fp32 master", "reference weights"})
+"""Items that stay where they were put."""
+SOURCE = "plan/training.py"
 
 
 def micro_batch(workload: Workload) -> Batch:
     """The fullest micro-batch of one rank.
 
     `rows` samples of the longest length where the trainer counts samples; else tokens up to the cap, or the longest
-    sample alone where it is longer.
+    sample alone where it is longer. Context parallel ranks divide the tokens of each sample.
     """
-    trainer, rollout = workload.trainer, workload.rollout
-    ranks = workload.layout.context
+    trainer, rollout, ranks = workload.trainer, workload.rollout, workload.layout.context
+    longest = ceil(rollout.longest / ranks)
     if trainer.rows:
-        longest = ceil(rollout.longest / ranks)
-        return Batch(trainer.rows, longest, trainer.rows * ceil(min(rollout.max_answer, rollout.longest) / ranks))
+        return Batch(trainer.rows, longest, trainer.rows * ceil(rollout.max_answer / ranks))
     samples = max(1, rollout.prompts * rollout.samples // trainer.updates)
     tokens = ceil(min(max(trainer.cap, rollout.longest), samples * rollout.longest) / ranks)
-    answers = ceil(min(samples * rollout.max_answer, tokens) / 1)
-    return Batch(1, tokens, min(tokens, answers), reach=ceil(rollout.longest / ranks))
-
-
-def shards(workload: Workload) -> int:
-    """Ranks that divide one set of states."""
-    return workload.layout.shards
-
-
-def model_ranks(workload: Workload) -> int:
-    """Ranks that divide the layers and the widths."""
-    return workload.layout.tensor * workload.layout.pipeline
-
-
-def base_bytes(workload: Workload) -> int:
-    """The model's parameters before sharding: as they are, or with projections packed."""
-    shape, trainer = workload.model, workload.trainer
-    size = DTYPE_BYTES[trainer.param_dtype]
-    if trainer.quant is None:
-        return shape.parameters() * size
-    return packed_bytes(shape, trainer.quant, size, head=system(trainer.system).packed_head)
-
-
-def trained_parameters(workload: Workload) -> int:
-    """Elements that take a gradient, before sharding."""
-    shape, lora = workload.model, workload.trainer.lora
-    if lora is None:
-        return shape.parameters()
-    extra = (1 if shape.tied else 2) * shape.embedding_parameters() if lora.embeddings else 0
-    return shape.lora_parameters(lora.rank, lora.targets) + extra
-
-
-def trained_size(workload: Workload) -> int:
-    """Bytes of a trained element."""
-    lora = workload.trainer.lora
-    return DTYPE_BYTES[workload.trainer.param_dtype if lora is None else lora.dtype]
-
-
-def gradient_size(workload: Workload) -> int:
-    """Bytes of an element's gradient."""
-    dtype = workload.trainer.grad_dtype
-    return DTYPE_BYTES[dtype] if dtype else trained_size(workload)
+    return Batch(1, tokens, min(tokens, ceil(samples * rollout.max_answer / ranks)), reach=longest)
 
 
 def gradient_bytes(workload: Workload) -> int:
     """The full set of gradients of one rank."""
-    return _shard(workload, trained_parameters(workload) * gradient_size(workload))
+    return Rank.of(workload).gradients
 
 
-def _shard(workload: Workload, size: float) -> int:
-    return ceil(size / (shards(workload) * model_ranks(workload)))
+def states(workload: Workload, *, stepped: bool, rank: Rank | None = None) -> list[Item]:
+    """What the device holds between passes; `stepped`: the optimizer has its state already.
 
-
-def states(workload: Workload, *, stepped: bool) -> list[Item]:
-    """What the device holds between passes; `stepped`: the optimizer has its state already."""
-    trainer = workload.trainer
-    where = _where(workload)
-    found = []
-    on_device = 1 - trainer.optimizer.offload if _offloads_parameters(workload) else 1.0
-    base = _shard(workload, base_bytes(workload) * on_device)
-    count = workload.model.parameters()
-    packed = f", projections in {trainer.quant.kind}" if trainer.quant else ""
-    found.append(Item.exact("weights", base, f"{count:,} parameters{packed}{where}", "plan/training.py"))
-    trained = trained_parameters(workload)
-    if trainer.lora is not None:
-        size = _shard(workload, trained * trained_size(workload) * on_device)
-        found.append(
-            Item.exact(
-                "adapters", size, f"{trained:,} parameters x {trained_size(workload)} B{where}", "plan/training.py"
-            )
-        )
+    Here and below `rank` saves the look-up to callers that ask for several parts of one run.
+    """
+    rank = rank or Rank.of(workload)
+    here = not rank.offloads_parameters
+    found = [Item.exact("weights", rank.share(rank.base) * here, rank.base_formula, SOURCE)]
+    if workload.trainer.lora is not None:
+        size = rank.share(rank.trained * rank.trained_size) * here
+        found.append(Item.exact("adapters", size, f"{rank.trained_formula} x {rank.trained_size} B", SOURCE))
     if stepped:
-        found += _optimizer_items(workload)
+        found += _optimizer_items(workload, rank)
     return [item for item in found if item.upper]
 
 
-def load_bytes(workload: Workload) -> int:
-    """The most that loading holds beside the states: the largest parameter as it is read, or the whole model where a
-    rank takes its shard from all of it."""
-    shape, trainer = workload.model, workload.trainer
-    whole = shape.block_parameters() if shards(workload) > 1 else shape.hidden * shape.ffn
-    largest = max(shape.embedding_parameters(), whole) * DTYPE_BYTES[trainer.param_dtype]
-    if system(trainer.system).gathered_stays and shards(workload) > 1:
-        return base_bytes(workload) + largest
-    return largest
-
-
-def _where(workload: Workload) -> str:
-    ranks = shards(workload) * model_ranks(workload)
-    return f" over {ranks} ranks" if ranks > 1 else ""
-
-
-def _offloads_parameters(workload: Workload) -> bool:
-    """Whether parameters and gradients wait in host memory too, as FSDP's CPU offload has it."""
-    trainer = workload.trainer
-    sharded = shards(workload) > 1 or trainer.system.startswith("fsdp")
-    return trainer.optimizer.offload >= 1 and sharded and trainer.system != "deepspeed"
-
-
-def optimizer_bytes(workload: Workload) -> tuple[int, int]:
+def _optimizer_bytes(workload: Workload, rank: Rank) -> tuple[int, int]:
     """Moments and fp32 master of one rank, wherever they are."""
     optimizer = workload.trainer.optimizer
-    trained = trained_parameters(workload)
-    moments = trained * STATES[optimizer.kind] * STATE_BYTES[optimizer.state_dtype]
-    master = trained * FP32 if optimizer.master and trained_size(workload) < FP32 else 0
-    return _shard(workload, moments), _shard(workload, master)
+    moments = rank.trained * STATES[optimizer.kind] * STATE_BYTES[optimizer.state_dtype]
+    master = rank.trained * FP32 if optimizer.master and rank.trained_size < FP32 else 0
+    return rank.share(moments), rank.share(master)
 
 
-def _optimizer_items(workload: Workload) -> list[Item]:
+def _optimizer_items(workload: Workload, rank: Rank) -> list[Item]:
     optimizer = workload.trainer.optimizer
-    moments, master = optimizer_bytes(workload)
+    moments, master = _optimizer_bytes(workload, rank)
     here = 0.0 if optimizer.paged else 1 - optimizer.offload
-    trained = trained_parameters(workload)
-    where = _where(workload)
     kept = round(moments * here)
     # paged state is in device memory as long as there is room; small parameters keep full precision
     upper = moments if optimizer.paged else kept
     if optimizer.state_dtype in ("int8", "int4"):
         upper = round(1.1 * upper)
+    formula = f"{rank.trained_formula}, {optimizer.state_dtype}"
     return [
-        Item(
-            "optimizer moments",
-            kept,
-            upper,
-            f"{trained:,} parameters, {optimizer.state_dtype}{where}",
-            optimizer.kind,
-        ),
-        Item.exact("fp32 master", round(master * here), f"{trained:,} parameters x 4 B{where}", optimizer.kind),
+        Item("optimizer moments", kept, upper, formula, optimizer.kind),
+        Item.exact("fp32 master", round(master * here), f"{rank.trained_formula} x 4 B", optimizer.kind),
     ]
 
 
-def host_states(workload: Workload) -> list[Item]:
+def host_states(workload: Workload, rank: Rank | None = None) -> list[Item]:
     """What waits in host memory, pinned: offloaded or paged state, and parameters with their gradients under FSDP."""
-    trainer = workload.trainer
-    optimizer = trainer.optimizer
-    moments, master = optimizer_bytes(workload)
+    optimizer, rank = workload.trainer.optimizer, rank or Rank.of(workload)
     away = 1.0 if optimizer.paged else optimizer.offload
+    if not away:
+        return []
+    moments, master = _optimizer_bytes(workload, rank)
     found = [Item.exact("offloaded optimizer", round((moments + master) * away), optimizer.state_dtype, "pinned")]
-    if _offloads_parameters(workload):
-        base = _shard(workload, base_bytes(workload))
-        found.append(Item.exact("offloaded weights", base, "parameters", "pinned"))
-        found.append(Item.exact("offloaded gradients", gradient_bytes(workload), "gradients", "pinned"))
+    if rank.offloads_parameters:
+        found.append(Item.exact("offloaded weights", rank.share(rank.base), rank.base_formula, "pinned"))
+        found.append(Item.exact("offloaded gradients", rank.gradients, rank.trained_formula, "pinned"))
     return [item for item in found if item.upper]
+
+
+def load_bytes(workload: Workload, rank: Rank) -> int:
+    """The most that loading holds beside the states: the largest parameter or block as it is read, or the whole model
+    where a rank takes its shard from all of it."""
+    size = DTYPE_BYTES[workload.trainer.param_dtype]
+    largest = max(rank.largest, rank.block if rank.shards > 1 else 0) * size
+    return largest + (rank.base if rank.habits.gathered_stays and rank.shards > 1 else 0)
 
 
 @dataclass(frozen=True)
 class Moment:
-    """What is alive at one moment of a pass, beside the states, in bytes."""
+    """What is alive at one moment of a pass, beside the states, in bytes.
+
+    >>> Moment("loss, backward", gradients=1, kept=10, logits=5).bytes
+    16
+    """
 
     at: str
     gradients: int = 0
@@ -199,7 +134,7 @@ class Moment:
 class Blocks:
     """All blocks of one rank for one batch: what they keep, and the most that one of them holds while it runs.
 
-    `last` is what the last block keeps of `kept`: while it runs backward, that is part of its `backward`.
+    `last` is the last block's part of `kept`, which `forward` and `backward` contain. `source` is a block's input.
     """
 
     kept: int
@@ -210,40 +145,39 @@ class Blocks:
     source: int
 
 
-def blocks(workload: Workload, batch: Batch) -> Blocks:
-    """The blocks of one pipeline stage. The first stage holds as many micro-batches as there are stages."""
-    shape, trainer, layout = workload.model, workload.trainer, workload.layout
-    style, counts = Style.of(trainer, layout.tensor), batch.counts
+def blocks(workload: Workload, rank: Rank, batch: Batch) -> Blocks:
+    """The blocks of a pipeline's first stage, which holds as many micro-batches as there are stages."""
+    trainer, layout, counts = workload.trainer, workload.layout, batch.counts
     kept = last = forward = free = backward = source = 0
-    for block, number in shape.blocks():
-        found = replay(shape, style, block)
-        entering = found.source.at(counts)
-        saves = found.kept.at(counts)
-        top = found.backward.at(counts)
+    for group in rank.groups:
+        found = group.replay
+        entering, saves, top = (size.at(counts) for size in (found.source, found.kept, found.backward))
         if trainer.checkpointing:
-            lasting = 0 if found.source_kept else entering
-            top = max(top + lasting, found.recompute.at(counts))
-            saves = 0 if style.habits.checkpoints_away else entering
+            top = max(top + (0 if found.source_kept else entering), found.recompute.at(counts))
+            saves = 0 if rank.habits.checkpoints_away else entering
         elif trainer.selective:
-            saves = saved_by_op(shape, style, block).at(counts)
+            saves = group.selective.at(counts)
             top = max(top, found.recompute.at(counts))
-        kept += number * saves
+        without = found.forward_free.at(counts)
+        kept += group.number * saves
         last = max(last, saves)
-        forward = max(forward, (found.forward_free if trainer.checkpointing else found.forward).at(counts))
-        free, backward, source = max(free, found.forward_free.at(counts)), max(backward, top), max(source, entering)
-    if layout.tensor > 1 and layout.sequence_parallel:
-        kept, last, source = (
-            size // (layout.tensor if trainer.checkpointing else 1) for size in (kept, last, source)
-        )
-        gathers = 4 * batch.tokens * shape.hidden * style.size
+        forward = max(forward, without if trainer.checkpointing else found.forward.at(counts))
+        free, backward, source = max(free, without), max(backward, top), max(source, entering)
+    if layout.tensor > 1:
+        # each pair of projections gathers its input from the ranks, forward and again backward
+        gathers = 4 * batch.tokens * rank.shape.hidden * rank.style.size
         forward, free, backward = forward + gathers, free + gathers, backward + gathers
+        if layout.sequence_parallel and trainer.checkpointing:
+            kept, last, source = kept // layout.tensor, last // layout.tensor, source // layout.tensor
+    if layout.pipeline > 1:
+        kept = kept // layout.pipeline * min(layout.pipeline, _in_flight(workload))
     return Blocks(kept, last, forward, free, backward, source)
 
 
 @dataclass(frozen=True)
 class Gathered:
-    """Bytes of parameters gathered or cast for computing, and of gradients before they are divided: while the loss
-    runs, and while blocks run.
+    """Bytes of parameters gathered or cast for computing while the loss runs and while blocks run, and of gradients
+    before they are divided: of one block, and of the head.
 
     >>> Gathered(10, 20, 30).blocks
     20
@@ -255,263 +189,214 @@ class Gathered:
     head_gradients: int = 0
 
 
-def gathered(workload: Workload) -> Gathered:
+def gathered(workload: Workload, rank: Rank) -> Gathered:
     """Two blocks, the one that computes and the next; for the loss the head and one block.
 
     Gradients of one block, or of the head, exist in the dtype of computing and as the reduction takes them. ZeRO-3
-    keeps up to its limit of parameters gathered, and as many that will soon be used again. A pipeline stage keeps what
-    it gathered for its other micro-batches.
+    keeps up to its limit of parameters gathered, and as many that will soon be used again. A pipeline stage keeps
+    what it gathered for its other micro-batches.
     """
-    shape, trainer, layout = workload.model, workload.trainer, workload.layout
-    habits = system(trainer.system)
-    size = DTYPE_BYTES[trainer.compute_dtype or trainer.param_dtype]
-    if shards(workload) == 1 and habits.autocast and size != DTYPE_BYTES[trainer.param_dtype]:
+    trainer, layout, habits = workload.trainer, workload.layout, rank.habits
+    size, split = rank.style.size, layout.tensor
+    if rank.shards == 1 and not rank.casts:
+        if not habits.autocast or size == DTYPE_BYTES[trainer.param_dtype]:
+            return Gathered()
         # autocast holds its copies of all weights until the forward pass is over, their users until their backward
-        cast = packed_elements(shape, head=True) * size
-        return Gathered(cast, shape.block_parameters() * size if trainer.checkpointing else cast)
-    if shards(workload) == 1 and not _casts(workload):
-        return Gathered()
-    reduced = gradient_size(workload) if shards(workload) > 1 else 0
-    share = 1.0 if trainer.lora is None else trained_parameters(workload) / shape.parameters()
-    split = layout.tensor
-    gradients = ceil(shape.block_parameters() * share * (size + reduced) / split)
-    head = ceil(shape.embedding_parameters() * size / split)
-    head_gradients = 0 if trainer.lora else ceil(shape.embedding_parameters() * reduced / split)
-    packing = base_bytes(workload) / (shape.parameters() * DTYPE_BYTES[trainer.param_dtype])
-    block = ceil(shape.block_parameters() * size * packing / split)
+        cast = rank.projections * size
+        return Gathered(cast, rank.block * size if trainer.checkpointing else cast)
+    reduced = rank.gradient_size if rank.shards > 1 else 0
+    share = rank.trained / rank.parameters
+    gradients = ceil(rank.block * share * (size + reduced) / split)
+    head = ceil(rank.embedding * size / split)
+    head_gradients = 0 if trainer.lora else ceil(rank.embedding * reduced / split)
+    block = ceil(rank.block * size * rank.packing / split)
     if layout.pipeline > 1:
-        stage = ceil(shape.parameters() * size / model_ranks(workload))
-        return Gathered(stage, stage, gradients, head_gradients)
-    if habits.gathered_stays and trainer.lora is not None and shards(workload) > 1:
-        whole = ceil(base_bytes(workload) / split) + block
-        return Gathered(whole, whole, gradients, head_gradients)
-    if trainer.system == "deepspeed":
-        live = round(min(2 * SUBGROUP, shape.parameters()) * size * packing) + head
-        return Gathered(live, live, gradients, head_gradients)
-    root = (1 if shape.tied else 2) * head if habits.root_stays else 0
-    return Gathered(max(root, head) + block, root + 2 * block, gradients, head_gradients)
+        whole = ceil(rank.parameters * size / (split * layout.pipeline))
+    elif habits.gathered_stays and trainer.lora is not None and rank.shards > 1:
+        whole = ceil(rank.base / split) + block
+    elif trainer.system == "deepspeed":
+        whole = round(min(2 * SUBGROUP, rank.parameters) * size * rank.packing) + head
+    else:
+        root = (1 if rank.shape.tied else 2) * head if habits.root_stays else 0
+        return Gathered(max(root, head) + block, root + 2 * block, gradients, head_gradients)
+    return Gathered(whole, whole, gradients, head_gradients)
 
 
-def _casts(workload: Workload) -> bool:
-    """Whether parameters are cast for computing although one rank has them all, as FSDP2's mixed precision does."""
-    trainer = workload.trainer
-    compute = trainer.compute_dtype or trainer.param_dtype
-    return compute != trainer.param_dtype and trainer.system in CASTING
-
-
-CASTING = ("fsdp1", "fsdp2", "torchtitan", "torchtune", "miles-fsdp")
-"""Systems that compute on cast copies of a block's parameters."""
-
-
-def loss_bytes(workload: Workload, batch: Batch) -> tuple[int, int, int]:
+def loss_bytes(workload: Workload, rank: Rank, batch: Batch) -> tuple[int, int, int]:
     """Logits in the loss's forward pass, in its backward pass, and what stays of them in that of the blocks."""
-    shape, trainer, layout = workload.model, workload.trainer, workload.layout
-    habits = system(trainer.system)
-    size = DTYPE_BYTES[trainer.compute_dtype or trainer.param_dtype]
-    vocab = ceil(shape.vocab / layout.tensor)
-    chunk = min(batch.tokens, trainer.logprob_chunk or batch.tokens)
-    states_size = batch.tokens * shape.hidden * size
+    trainer, layout, shape = workload.trainer, workload.layout, rank.shape
+    size, vocab = rank.style.size, ceil(shape.vocab / layout.tensor)
+    chunk = min(batch.tokens, trainer.logprob_chunk or batch.tokens) * vocab
     if trainer.loss in ("hidden-chunks", "fused"):
-        head = shape.embedding_parameters() * size // layout.tensor if trainer.lora is None else 0
-        one = logits.chunk_bytes(vocab, batch.tokens, chunk)
-        return 2 * one, 3 * one + states_size + head, 0
+        head = rank.embedding * size // layout.tensor if trainer.lora is None else 0
+        return 2 * FP32 * chunk, 3 * FP32 * chunk + batch.tokens * shape.hidden * size + head, 0
+    cost = _cost(workload, rank)
     cells = batch.tokens * vocab
+    if trainer.loss == "logits-chunks" and not cost.rows_chunk:
+        # all logits and their gradients in half precision, the rest for one chunk at a time
+        whole = 2 * size * cells + max(cost.forward, cost.backward) * chunk
+        return whole, whole, 0
+    beside = cost.responses * batch.responses * vocab
+    beside += size * cells if trainer.temperature else 0
+    beside += size * cells if rank.style.softcapped else 0
+    last = cost.rows_chunk * vocab * min(batch.tokens, batch.rows * LITGPT_CHUNK)
+    return cost.forward * cells + beside, cost.backward * cells + last + beside, cost.held * cells
+
+
+def _cost(workload: Workload, rank: Rank) -> LossCost:
+    """The system's cost of full logits in this run."""
+    trainer, habits = workload.trainer, rank.habits
     cost = habits.loss_fused if trainer.kernels == "fused" else habits.loss
     if habits.autocast and trainer.optimizer.master:
+        # masters in fp32 and parameters in half precision: nothing is left for autocast to do
         cost = cost.half()
-    if layout.tensor > 1:
-        # each rank's part of log-softmax has one fp32 temporary more, forward and backward
-        cost = replace(cost, forward=cost.forward + FP32, backward=cost.backward + FP32)
-    extra = cost.rows_chunk * vocab * min(batch.tokens, batch.rows * LITGPT_CHUNK) if cost.rows_chunk else 0
-    extra_forward = cost.responses * batch.responses * vocab + (size * cells if trainer.temperature else 0)
-    if trainer.loss == "logits-chunks" and not cost.rows_chunk:
-        # all logits in half precision, the rest for one chunk at a time; their gradients take the logits' place
-        one = (cost.forward + cost.backward) * min(chunk, batch.tokens) * vocab
-        return 2 * size * cells + one, 2 * size * cells + one, 0
-    return (
-        cost.forward * cells + extra_forward, cost.backward * cells + extra + extra_forward, cost.held * cells,
-    )  # fmt: skip
+    if workload.layout.tensor > 1:
+        # each rank's part of the log-softmax has one fp32 temporary more, forward and backward
+        return cost.plus(FP32)
+    return cost
 
 
-LITGPT_CHUNK = 128
-"""Tokens of each sample whose logits litgpt makes at a time."""
-
-
-def moments(workload: Workload, batch: Batch) -> tuple[Moment, ...]:
+def moments(workload: Workload, batch: Batch, rank: Rank | None = None) -> tuple[Moment, ...]:
     """The moments of a training pass that can be its peak."""
-    shape, trainer, layout = workload.model, workload.trainer, workload.layout
-    style = Style.of(trainer, layout.tensor)
-    whole = blocks(workload, batch)
-    stages = layout.pipeline
-    kept = whole.kept if stages == 1 else whole.kept // stages * min(stages, _in_flight(workload))
-    always = _always(workload, batch)
-    embedded = batch.tokens * shape.hidden * style.size // (layout.tensor if layout.sequence_parallel else 1)
-    tail = _tail_bytes(workload, batch)
-    forward_loss, backward_loss, held = loss_bytes(workload, batch)
-    cells = batch.tokens * ceil(shape.vocab / layout.tensor)
-    head = 0
-    if trainer.lora is None or trainer.lora.embeddings:
-        head = ceil(shape.embedding_parameters() * style.size / layout.tensor)
-    unpacked = 0
-    if trainer.quant is not None and style.habits.packed_head:
-        unpacked = shape.embedding_parameters() * style.size
-    if shape.family in SOFTCAPPED:
-        # what the cap's tanh keeps of the logits
-        forward_loss, backward_loss = (size + cells * style.size for size in (forward_loss, backward_loss))
-    whole_blocks = gathered(workload)
-    bucket = whole_blocks.gradients
-    everything = gradient_bytes(workload)
-    if stages > 1:
-        # gradients are divided only after the last micro-batch, and are summed in fp32 until then
-        everything += trained_parameters(workload) * gradient_size(workload) // model_ranks(workload)
+    trainer, layout, rank = workload.trainer, workload.layout, rank or Rank.of(workload)
+    whole, copies = blocks(workload, rank, batch), gathered(workload, rank)
+    always = _always(rank, batch)
+    forward_loss, backward_loss, held = loss_bytes(workload, rank, batch)
+    head = rank.embedding * rank.style.size
+    head_gradient = 0 if trainer.lora and not trainer.lora.embeddings else ceil(head / layout.tensor)
+    unpacked = head if trainer.quant is not None and rank.habits.packed_head else 0
+    everything = rank.gradients
+    if layout.pipeline > 1:
+        # gradients are divided only after the last micro-batch, and are summed until then
+        everything += rank.trained * rank.gradient_size // (layout.tensor * layout.pipeline)
     if trainer.optimizer.in_backward:
-        everything = ceil(max(shape.block_parameters(), shape.embedding_parameters()) * gradient_size(workload))
-    if _offloads_parameters(workload):
-        everything = bucket
-    before = everything if _accumulates(workload) else 0
-    own = min(everything, head if trainer.lora is None else everything)
-    one, left, copies = Moment, kept - whole.last + always, whole_blocks
+        everything = max(rank.block, rank.embedding) * rank.gradient_size
+    if rank.offloads_parameters:
+        everything = copies.gradients
+    before = everything if trainer.gradients_stay or _in_flight(workload) > 1 else 0
+    own = min(everything, head_gradient) if trainer.lora is None else everything
+    left, tail = whole.kept - whole.last + always, whole.kept + always + _tail_bytes(rank, batch)
     running = copies.blocks + copies.gradients
     return (
-        one("forward, last block", before, copies.blocks, left, whole.forward),
-        one("loss, forward", before, copies.loss, kept + always + tail, unpacked, forward_loss),
-        one(
-            "loss, backward", before, copies.loss + copies.head_gradients, kept + always + tail, unpacked + head,
+        Moment("forward, last block", before, copies.blocks, left, whole.forward),
+        Moment("loss, forward", before, copies.loss, tail, unpacked, forward_loss),
+        Moment(
+            "loss, backward", before, copies.loss + copies.head_gradients, tail, unpacked + head_gradient,
             backward_loss,
         ),
-        one("backward, last block", max(before, own), running, left, whole.backward, held),
-        one("backward, first block", everything, running, always + embedded, whole.backward, held),
+        Moment("backward, last block", max(before, own), running, left, whole.backward, held),
+        Moment("backward, first block", everything, running, always + whole.source, whole.backward, held),
     )  # fmt: skip
 
 
 def _in_flight(workload: Workload) -> int:
     """Micro-batches of one optimizer step and rank."""
-    rows = max(1, workload.trainer.rows)
-    ranks = max(1, workload.layout.shards * workload.layout.replicas // workload.layout.context)
-    samples = workload.rollout.prompts * workload.rollout.samples // workload.trainer.updates
-    return max(1, samples // (rows * ranks))
+    rollout, layout = workload.rollout, workload.layout
+    ranks = max(1, layout.shards * layout.replicas // layout.context)
+    samples = rollout.prompts * rollout.samples // workload.trainer.updates
+    return max(1, samples // (max(1, workload.trainer.rows) * ranks))
 
 
-def _accumulates(workload: Workload) -> bool:
-    """Whether gradients of an earlier micro-batch or step are there when a pass begins."""
-    return workload.trainer.gradients_stay or _in_flight(workload) > 1
+def _always(rank: Rank, batch: Batch) -> int:
+    """Ids, labels and mask; sines and cosines; the mask that eager attention adds."""
+    mask = batch.pairs * rank.style.size if rank.style.attention == "eager" else 0
+    return 3 * 8 * batch.tokens + 2 * batch.longest * rank.shape.head_dim * FP32 + mask
 
 
-def _always(workload: Workload, batch: Batch) -> int:
-    """Ids, labels, and mask; sines and cosines; the mask that eager attention adds."""
-    style = Style.of(workload.trainer)
-    mask = batch.pairs * style.size if style.attention == "eager" else 0
-    return 3 * 8 * batch.tokens + 2 * batch.longest * workload.model.head_dim * FP32 + mask
-
-
-def _tail_bytes(workload: Workload, batch: Batch) -> int:
+def _tail_bytes(rank: Rank, batch: Batch) -> int:
     """The final norm: its input, the fp32 copy of it where there is one, its result."""
-    style = Style.of(workload.trainer, workload.layout.tensor)
-    fused = style.fused or style.habits.norm == "fused" or workload.model.norm == "layer" or style.size == FP32
-    width = 2 * style.size + (0 if fused else FP32)
-    return batch.tokens * workload.model.hidden * width
+    style = rank.style
+    width = 2 * style.stream + (0 if norm_is_fused(rank) else FP32)
+    # tensor parallel ranks split the norm's tokens and gather its result for the head
+    whole = style.size if style.tensor > 1 else 0
+    return batch.tokens * rank.shape.hidden * (width // style.tensor + whole)
 
 
-def train(workload: Workload, batch: Batch) -> list[Item]:
+def train(workload: Workload, batch: Batch, rank: Rank | None = None) -> list[Item]:
     """The highest moment of forward and backward, beside the states."""
+    rank = rank or Rank.of(workload)
     if workload.trainer.system == "headway":
         found = passes.highest(passes.training_moments(workload, batch, accumulate=workload.trainer.gradients_stay))
-        top = Moment(found.at, found.gradients + found.head_gradient, 0, found.kept, found.working, found.logits)
+        gradients = found.gradients + found.head_gradient
+        top = Moment(found.at, gradients, 0, found.kept, found.working, found.logits)
     else:
-        top = max(moments(workload, batch), key=lambda moment: moment.bytes)
-    return _items(workload, top, batch)
-
-
-def _items(workload: Workload, top: Moment, batch: Batch) -> list[Item]:
-    tokens = f"{batch.rows:,} x {batch.longest:,} tokens"
-    layers = workload.model.layers
-    kept_whole = system(workload.trainer.system).gathered_stays and shards(workload) > 1
-    gathers = max(1.25, base_bytes(workload) / top.gathered) if kept_whole and top.gathered else 1.25
-    rows = (
-        ("gradients", top.gradients, 1.0, f"{trained_parameters(workload):,} parameters{_where(workload)}"),
-        ("gathered blocks", top.gathered, gathers, "parameters of the blocks that compute, and their gradients"),
-        ("saved activations", top.kept, 1.1 if workload.trainer.quant is None else 1.2, f"{layers} blocks, {tokens}"),
-        ("working set", top.working, 1.3, f"{top.at}, {tokens}"),
-        ("logits", top.logits, 1.12, f"{top.at}, {tokens} x {workload.model.vocab:,}"),
-    )
-    return [
-        Item(item, size, round(size * bound), formula, "plan/training.py")
-        for item, size, bound, formula in rows
-        if size
-    ]
+        top = max(moments(workload, batch, rank), key=lambda moment: moment.bytes)
+    return _items(rank, top, batch)
 
 
 def score(workload: Workload, batch: Batch) -> list[Item]:
     """A forward pass without gradients and its log-probs; gradients that stay are there too."""
-    trainer, shape = workload.trainer, workload.model
-    before = gradient_bytes(workload) if trainer.gradients_stay and not _offloads_parameters(workload) else 0
+    trainer, rank = workload.trainer, Rank.of(workload)
+    before = rank.gradients if trainer.gradients_stay else 0
     if trainer.system == "headway":
         found = passes.highest(passes.scoring_moments(workload, batch))
-        return _items(workload, Moment(found.at, before, 0, found.kept, found.working, found.logits), batch)
-    whole, always = blocks(workload, batch), _always(workload, batch)
-    style = Style.of(trainer, workload.layout.tensor)
-    embedded = batch.tokens * shape.hidden * style.size
-    forward_loss, _, _ = loss_bytes(workload, batch)
-    copies = gathered(workload)
+        return _items(rank, Moment(found.at, before, 0, found.kept, found.working, found.logits), batch)
+    whole, copies = blocks(workload, rank, batch), gathered(workload, rank)
+    held = 0 if rank.offloads_parameters else before
+    always, logits = _always(rank, batch) + whole.source, loss_bytes(workload, rank, batch)[0]
     pair = (
-        Moment("forward, a block", before, copies.blocks, always + embedded, whole.forward_free),
-        Moment("log-probs", before, copies.loss, always + 2 * embedded, 0, forward_loss),
+        Moment("forward, a block", held, copies.blocks, always, whole.forward_free),
+        Moment("log-probs", held, copies.loss, always + whole.source, 0, logits),
     )
-    return _items(workload, max(pair, key=lambda moment: moment.bytes), batch)
+    return _items(rank, max(pair, key=lambda moment: moment.bytes), batch)
 
 
-def step(workload: Workload) -> list[Item]:
+def _items(rank: Rank, top: Moment, batch: Batch) -> list[Item]:
+    """The lines of a moment. Bounds: what other versions of a system keep was up to a tenth more, in 130 rows."""
+    tokens = f"{batch.rows:,} x {batch.longest:,} tokens"
+    gathers = 1.25
+    if rank.habits.gathered_stays and rank.shards > 1 and top.gathered:
+        gathers = max(gathers, rank.base / top.gathered)
+    rows = (
+        ("gradients", top.gradients, 1.0, f"{rank.trained_formula} x {rank.gradient_size} B"),
+        ("gathered blocks", top.gathered, gathers, "parameters that compute, and gradients before they are divided"),
+        ("saved activations", top.kept, 1.2 if rank.style.packed else 1.1, f"{rank.shape.layers} blocks, {tokens}"),
+        ("working set", top.working, 1.3, f"{top.at}, {tokens}"),
+        ("logits", top.logits, 1.12, f"{top.at}, {tokens} x {rank.shape.vocab:,}"),
+    )
+    return [Item(name, size, round(size * bound), formula, SOURCE) for name, size, bound, formula in rows if size]
+
+
+def step(workload: Workload, rank: Rank | None = None) -> list[Item]:
     """Gradients and the temporaries of the optimizer's step, beside the states."""
-    optimizer = workload.trainer.optimizer
-    gradients = gradient_bytes(workload)
-    if optimizer.in_backward or _offloads_parameters(workload):
+    optimizer, rank = workload.trainer.optimizer, rank or Rank.of(workload)
+    gradients = rank.gradients
+    if optimizer.in_backward or rank.offloads_parameters:
         gradients = 0
-    found = [Item.exact("gradients", gradients, "all of one rank", "plan/training.py")]
-    size, formula = step_temporaries(workload)
-    found.append(Item.exact("temporaries", size, formula, "plan/training.py"))
+    size, formula = _step_temporaries(workload, rank)
+    found = [
+        Item.exact("gradients", gradients, f"{rank.trained_formula} x {rank.gradient_size} B", SOURCE),
+        Item.exact("temporaries", size, formula, SOURCE),
+    ]
     return [item for item in found if item.upper]
 
 
-def step_temporaries(workload: Workload) -> tuple[int, str]:
+def _step_temporaries(workload: Workload, rank: Rank) -> tuple[int, str]:
     """Bytes beside states and gradients while the optimizer updates, and what they are."""
-    trainer = workload.trainer
+    trainer, own = workload.trainer, rank.share(rank.trained)
     optimizer = trainer.optimizer
-    trained = trained_parameters(workload)
-    own = _shard(workload, trained)
     if optimizer.offload >= 1 or optimizer.in_backward:
         return 0, "none"
     if trainer.system == "deepspeed":
-        # fp32 gradients of one group of the shard, and what AdamW makes over it
-        return 2 * FP32 * min(own, SUBGROUP), "fp32 gradients and a denominator of one group"
-    largest = _shard(workload, max(workload.model.embedding_parameters(), workload.model.hidden * workload.model.ffn))
-    if optimizer.kind == "adafactor":
-        return 2 * FP32 * min(own, largest), "update of one parameter in fp32"
-    if optimizer.step == "foreach" and optimizer.kind in ("adamw", "lion"):
-        state = FP32 if optimizer.master else STATE_BYTES[optimizer.state_dtype]
-        return round(own * state), "square roots of all second moments at once"
-    if optimizer.step == "blocks":
-        return 2 * FP32 * min(own, largest), "one parameter at a time"
+        return 2 * FP32 * min(own, SUBGROUP), "fp32 gradients and a denominator of one group of the shard"
+    if optimizer.kind != "adafactor" and optimizer.step == "foreach":
+        if optimizer.kind not in ("adamw", "lion"):
+            return 0, "none"
+        size = FP32 if optimizer.master else STATE_BYTES[optimizer.state_dtype]
+        return round(own * size), "square roots of all second moments at once"
+    if optimizer.kind == "adafactor" or optimizer.step == "blocks":
+        return 2 * FP32 * min(own, rank.share(rank.largest)), "one parameter at a time, in fp32"
     return 0, "none"
-
-
-HOLES, HOLES_UPPER = 0.03, 0.12
-"""Share of transient bytes that the allocator holds in the rounding of blocks and in holes; fitted on 30 rows."""
-LOGITS_HOLES, LOGITS_HOLES_UPPER = 0.20, 0.30
-"""The same for logits: a freed copy in half precision has no room for one in fp32, so segments of both stay."""
 
 
 def reserved(items: list[Item], habits: System = SYSTEMS["peft"]) -> Item:
     """What the allocator holds beyond tensors: rounding and holes, in proportion to what comes and goes."""
-    passing = [item for item in items if item.item not in PERMANENT]
     size = upper = 0.0
-    for item in passing:
-        low, high = (LOGITS_HOLES, LOGITS_HOLES_UPPER) if item.item == "logits" else (HOLES, HOLES_UPPER)
-        size, upper = size + low * item.bytes, upper + high * item.upper
+    for item in items:
+        if item.item not in PERMANENT:
+            low, high = (LOGITS_HOLES, LOGITS_HOLES_UPPER) if item.item == "logits" else (HOLES, HOLES_UPPER)
+            size, upper = size + low * item.bytes, upper + high * item.upper
     return Item(
         "fragmentation", round(size) + habits.held_back, round(upper) + 2 * habits.held_back,
-        f"{HOLES:.0%} of transient bytes, {LOGITS_HOLES:.0%} of logits, {habits.held_back:,} B", "plan/training.py",
+        f"{HOLES:.0%} of transient bytes, {LOGITS_HOLES:.0%} of logits, {habits.held_back:,} B", SOURCE,
     )  # fmt: skip
-
-
-PERMANENT = frozenset({"weights", "adapters", "optimizer moments", "fp32 master", "reference weights"})
-"""Items that stay where they were put."""
