@@ -157,4 +157,5 @@ def test_two_processes_cannot_share_an_output_directory(run: Run, tmp_path: Path
 def test_a_dry_run_that_does_not_fit_says_so_with_its_exit_code(run: Run) -> None:
     code, error = run(memory__limit='"100MiB"', options=("--dry-run",))
     assert code == 3
-    assert "set instead" in error
+    assert "does not fit in node[0].host" in error
+    assert "take a smaller model" in error

@@ -174,7 +174,7 @@ def test_dry_run_writes_nothing_and_prints_json(train: Train, capsys: pytest.Cap
     printed = capsys.readouterr()
     assert code == 0
     plan = json.loads(printed.out)
-    assert plan["verdict"][0]["kind"] == "fits"
+    assert (plan["verdict"], plan["pools"][0]["verdict"]) == ("fits", "fits")
     assert {line["phase"] for line in plan["lines"]} >= {"load", "rollout", "train", "step"}
     assert "[rollout]" in printed.err
     assert not output.exists()

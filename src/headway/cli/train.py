@@ -18,10 +18,12 @@ from headway.errors import DoesNotFitError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from headway.cli.planning import Planned
+    from headway.cli.planning import TrainPlan
     from headway.config.sections import RunSpec
 
 RUN_HELP = "RunSpec, a TOML file."
+TRAINER = "headway"
+"""The trainer in a plan's own words."""
 
 
 def train(
@@ -41,38 +43,43 @@ def train(
     from headway.cli.planning import make_plan
     from headway.config.load import dump, load
     from headway.facts.probe import bf16_arithmetic
-    from headway.reports.terminal import ledger_table, refusal
+    from headway.reports.ledger import ledger_table, refusal, remedy_line
+    from headway.reports.plan_json import document
 
     console = Console(stderr=as_json)
     spec = load(run, set_ or ())
     _settle_libraries()
-    planned = make_plan(spec, console.print)
-    console.print(ledger_table(planned.ledger, planned.machine, planned.verdicts))
+    found = make_plan(spec, console.print)
+    planned, verdicts = found.planned, found.planned.outcome.pools
+    console.print(ledger_table(planned.ledger, planned.machine, verdicts))
     if spec.model.dtype == "bf16" and planned.workload.device == "cpu" and bf16_arithmetic() is False:
         console.print('[yellow]This CPU has no bf16 arithmetic: model.dtype = "fp32" trains many times faster here.')
     if dry_run:
         console.print(dump(spec), markup=False, highlight=False)
         if as_json:
-            print_json(planned.as_json())
+            print_json(document(planned, TRAINER))
     if not planned.fits and not force:
-        raise DoesNotFitError(refusal(planned.ledger, planned.verdicts, planned.advice()))
+        advice = [remedy_line(each) for each in planned.advice.remedies]
+        raise DoesNotFitError(refusal(planned.ledger, verdicts, advice))
     if dry_run:
         return
-    summary = _run(spec, planned, console)
+    summary = _run(spec, found, console)
     if as_json:
         print_json(summary)
     if summary["exit_reason"] != "finished":
         raise typer.Exit(128 + summary["signal"])
 
 
-def _run(spec: "RunSpec", planned: "Planned", console: "Console") -> dict[str, Any]:
+def _run(spec: "RunSpec", found: "TrainPlan", console: "Console") -> dict[str, Any]:
     """Train under a live view, then show predicted against measured and where everything is."""
     from headway.reports.live import LiveView, PlainView
+    from headway.reports.plan_json import document
     from headway.reports.terminal import comparison_table, final_summary
     from headway.train.run import run
 
-    limit = planned.verdicts[0].limit
-    predicted = planned.ledger.peak(planned.verdicts[0].pool).bytes
+    planned = found.planned
+    verdict = planned.outcome.pools[0]
+    limit, predicted = verdict.limit, planned.ledger.peak(verdict.pool).bytes
     limit_bytes = None if limit is None else limit.bytes
     with (
         LiveView(console, spec.train.steps, limit_bytes, predicted)
@@ -81,11 +88,11 @@ def _run(spec: "RunSpec", planned: "Planned", console: "Console") -> dict[str, A
     ) as view:
         summary: dict[str, Any] = run(
             spec,
-            planned.source,
+            found.source,
             planned.machine,
             planned.ledger,
-            planned.longest_sample(),
-            planned.json_text(),
+            found.longest_sample,
+            json.dumps(document(planned, TRAINER), indent=1) + "\n",
             view,
         )
     console.print(comparison_table(planned.ledger, summary))

@@ -35,6 +35,11 @@ class Planned:
     longest_sample: int
     advice: Advice
 
+    @property
+    def fits(self) -> bool:
+        """Whether the expected peak is inside every known limit of every pool."""
+        return all(each.kind != "does not fit" for each in self.outcome.pools)
+
 
 def examine(workload: Workload, machine: Machine) -> Planned:
     """Plan a run and ask everything of the plan: some ten plans, and hundreds where it does not surely fit."""

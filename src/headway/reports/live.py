@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headway.plan.ledger import Phase
-from headway.reports.terminal import NARROW, Bar, Unit, duration
+from headway.reports.widgets import NARROW, Bar, Unit, duration
 from headway.units import format_bytes
 
 HISTORY = 40

@@ -1,6 +1,6 @@
 """A plan for a terminal: a bar a phase against each pool's limits, the verdicts, what to change, what nobody said."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -14,10 +14,8 @@ from headway.plan.ledger import Ledger, Line, Phase
 from headway.plan.planned import LONGEST, Planned
 from headway.plan.remedies import Remedy
 from headway.plan.verdict import Kind, Outcome, PoolVerdict
-from headway.reports.terminal import VERDICT_STYLES, Layouts, Unit
-from headway.reports.terminal import _items as items
-from headway.reports.terminal import _share as share
-from headway.reports.terminal import _since as since
+from headway.reports.ledger import items
+from headway.reports.widgets import VERDICT_STYLES, Layouts, Unit, hanging, share_of, since
 from headway.units import format_bytes
 
 PARTS = 6
@@ -146,13 +144,13 @@ def _pool(ledger: Ledger, machine: Machine, verdict: PoolVerdict) -> Iterator[Re
     yield _legend(ledger, verdict.pool)
     yield _limits(verdict)
     yield _worst(ledger, verdict)
-    yield _hanging((format_bytes(line.bytes), Text(f"{line.item} ({line.role})")) for line in verdict.largest)
+    yield hanging((format_bytes(line.bytes), Text(f"{line.item} ({line.role})")) for line in verdict.largest)
 
 
 def _worst(ledger: Ledger, verdict: PoolVerdict) -> Text:
     """The phase that decides, who holds the most of it, and where it is not the highest one, why it decides."""
     peak, highest = verdict.peak, ledger.peak(verdict.pool)
-    first = "" if peak.phase == highest.phase else ", the first that may pass the limit, so the run ends there"
+    first = "" if peak.bytes == highest.bytes else ", the first that may pass the limit, so the run ends there"
     return Text.assemble(
         "worst phase ", (str(peak.phase), "bold"), f", {since(peak.step)}, {verdict.role} rank {verdict.rank}: "
         f"{format_bytes(peak.bytes)} expected{first}; no phase is over {format_bytes(verdict.upper)}",
@@ -200,7 +198,7 @@ def _bars(ledger: Ledger, verdict: PoolVerdict, *, wide: bool) -> Table:
         drawn = tuple(Part(letter, colour, sizes.get(phase, 0)) for letter, colour, _, sizes in parts)
         row: list[RenderableType] = [str(phase), PartsBar(drawn, peak.upper, marks, scale), unit.text(peak.bytes)]
         if wide:
-            row += [unit.text(peak.upper), "" if limit is None else share(peak.bytes, limit.bytes)]
+            row += [unit.text(peak.upper), "" if limit is None else share_of(peak.bytes, limit.bytes)]
         table.add_row(*row, style="bold" if phase == verdict.peak.phase else "")
     return table
 
@@ -224,7 +222,7 @@ def _limits(verdict: PoolVerdict) -> RenderableType:
             f"{limit.name} ", (format_bytes(limit.bytes), "bold"), f" ({limit.consequence}): {left}"
         )
         rows.append((Text(MARKS[min(1, at)], "bold red"), about))
-    return _hanging(rows, indent=0)
+    return hanging(rows, indent=0)
 
 
 def _room(left: int) -> str:
@@ -254,10 +252,10 @@ def _remedies(planned: Planned) -> Iterator[RenderableType]:
         yield Text("What to change, the least costly first", style="bold")
     else:
         yield Text("Nothing that this trainer accepts makes it fit; what helps", style="bold")
-    yield _hanging((f"{number}.", _remedy(remedy)) for number, remedy in enumerate(shown, 1))
+    yield hanging((f"{number}.", _remedy(remedy)) for number, remedy in enumerate(shown, 1))
     if advice.without_effect:
         yield Text(f"No effect on {advice.without_effect[0].pool}", style="bold")
-        yield _hanging(("-", _without_effect(remedy)) for remedy in advice.without_effect)
+        yield hanging(("-", _without_effect(remedy)) for remedy in advice.without_effect)
 
 
 def _remedy(remedy: Remedy) -> Text:
@@ -289,7 +287,7 @@ def _unknown(planned: Planned) -> Iterator[RenderableType]:
         groups.setdefault(why.removesuffix(")") if bracket else "", []).append(value + mark)
     yield Text("\nAssumed", style="bold")
     for why, values in groups.items():
-        yield _hanging([("", Text.assemble(", ".join(values), (f" ({why})" if why else "", "dim")))])
+        yield hanging([("", Text.assemble(", ".join(values), (f" ({why})" if why else "", "dim")))])
 
 
 def _all_lines(ledger: Ledger) -> Iterator[RenderableType]:
@@ -300,7 +298,7 @@ def _all_lines(ledger: Ledger) -> Iterator[RenderableType]:
             held = f"{format_bytes(peak.bytes)} expected, at most {format_bytes(peak.upper)}"
             yield Text.assemble((f"\n{pool}, {phase}", "bold"), f", {since(peak.step)}: {held}")
             rows = sorted(ledger.select(pool, phase), key=lambda line: -line.bytes)
-            yield _hanging((format_bytes(line.bytes), _line(line)) for line in rows)
+            yield hanging((format_bytes(line.bytes), _line(line)) for line in rows)
 
 
 def _line(line: Line) -> Text:
@@ -308,13 +306,3 @@ def _line(line: Line) -> Text:
     if line.upper != line.bytes:
         text.append(f", at most {format_bytes(line.upper)}")
     return text.append(f"\n= {line.formula}").append(f" [{line.source}]" if line.source else "", "dim")
-
-
-def _hanging(rows: Iterable[tuple[str | Text, Text]], indent: int = 2) -> Table:
-    """Lines that wrap beside their first words."""
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_header=False)
-    table.add_column(no_wrap=True, justify="right")
-    table.add_column(overflow="fold")
-    for start, text in rows:
-        table.add_row(Text(" " * indent).append(start), text)
-    return table

@@ -11,15 +11,9 @@ from headway.facts.machine import Limit, Machine, Pool
 from headway.guard.recorder import PhasePeak
 from headway.plan.ledger import Ledger, Line, Phase, Quantity
 from headway.plan.verdict import verdict
-from headway.reports.terminal import (
-    Bar,
-    Unit,
-    comparison_table,
-    final_summary,
-    ledger_table,
-    pool_comparison,
-    refusal,
-)
+from headway.reports.ledger import ledger_table, refusal
+from headway.reports.terminal import comparison_table, final_summary, pool_comparison
+from headway.reports.widgets import Bar, Unit
 
 MIB, GIB = 1 << 20, 1 << 30
 HOST, DEVICE = "node[0].host", "node[0].device[0]"
