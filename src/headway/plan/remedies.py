@@ -9,6 +9,7 @@ from headway.facts.machine import Machine
 from headway.facts.workload import Workload
 from headway.foreign import settings
 from headway.foreign.spelling import Scalar, SpellKey, runspec, spell
+from headway.plan.flight import refusals
 from headway.plan.ledger import Ledger, Peak, Phase
 from headway.plan.moves import Cost, Move, accepted, value_of
 from headway.plan.plan import plan
@@ -130,11 +131,13 @@ class _Tried:
     tops: dict[str, tuple[int, int]]
     over: int
     """Bytes by which upper bounds are over the lowest limits, all pools together."""
+    starved: bool
+    """Whether an engine has no room for one sample."""
     ranks: dict[str, int]
 
     @property
     def rank(self) -> int:
-        return max(self.ranks.values(), default=0)
+        return _RANKS["does not fit"] if self.starved else max(self.ranks.values(), default=0)
 
 
 class _Search:
@@ -278,7 +281,7 @@ class _Search:
             if limit is not None:
                 over += max(0, upper - limit)
                 ranks[pool] = 0 if upper <= limit else 1 if expected <= limit else 2
-        return _Tried(workload, made, ledger, held, over, ranks)
+        return _Tried(workload, made, ledger, held, over, bool(refusals(workload, ledger)), ranks)
 
     def _lowest(self, pool: str) -> int | None:
         if pool not in self.limits:
@@ -286,8 +289,10 @@ class _Search:
         return self.limits[pool]
 
     def _harms(self, tried: _Tried) -> bool:
-        """Whether a pool that was inside its limit is worse off."""
-        return any(rank > self.first.ranks.get(pool, 0) for pool, rank in tried.ranks.items())
+        """Whether a pool that was inside its limit is worse off, or the engine has no room left for a sample."""
+        return (tried.starved and not self.first.starved) or any(
+            rank > self.first.ranks.get(pool, 0) for pool, rank in tried.ranks.items()
+        )
 
     def _lower(self, tried: _Tried, than: _Tried) -> bool:
         if tried.over != than.over:

@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 
 from headway.facts.machine import Limit, Machine
 from headway.facts.workload import Workload
+from headway.plan.flight import refusals
 from headway.plan.ledger import Ledger, Line, Peak
 from headway.plan.plan import plan
 
@@ -84,6 +85,8 @@ class PoolVerdict:
 class Outcome:
     """The verdict of a whole plan: of its pools, and what nobody said but would change it (`deciding`).
 
+    `refusals` say why the run does not work whatever its pools say, in words.
+
     >>> Outcome("tight", (), ()).exit_code, Outcome("cannot tell", (), ()).exit_code
     (0, 4)
     """
@@ -91,6 +94,7 @@ class Outcome:
     kind: Kind
     pools: tuple[PoolVerdict, ...]
     deciding: tuple[str, ...]
+    refusals: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -124,30 +128,31 @@ def of_pool(ledger: Ledger, name: str, limits: Sequence[Limit]) -> PoolVerdict:
     return PoolVerdict(name, kind, peak, upper, margins, role, rank, tuple(lines[:LARGEST]))
 
 
-def overall(pools: Sequence[PoolVerdict], deciding: Sequence[str] = ()) -> Outcome:
+def overall(pools: Sequence[PoolVerdict], deciding: Sequence[str] = (), refusals: Sequence[str] = ()) -> Outcome:
     """The verdict of the whole plan.
 
-    "does not fit" if one pool does not. "cannot tell" if something that nobody said decides, or if a device, or the
-    host of a plan without devices, has no known limit. A host without one beside devices that have theirs is listed
-    as such and holds nothing back: device memory is what a run is placed by, and how much DRAM a node has is often
-    not said. Otherwise "tight" if one pool is.
+    "does not fit" if one pool does not, or an engine refuses (`flight.refusals`). "cannot tell" if something that
+    nobody said decides, or if a device, or the host of a plan without devices, has no known limit. A host without one
+    beside devices that have theirs is listed as such and holds nothing back: device memory is what a run is placed
+    by, and how much DRAM a node has is often not said. Otherwise "tight" if one pool is.
     """
     decides = [each for each in pools if not is_host(each.pool)] or pools
     kinds = {each.kind for each in pools}
-    if deciding:
+    if deciding and not refusals:
         kind: Kind = "cannot tell"
-    elif "does not fit" in kinds:
+    elif refusals or "does not fit" in kinds:
         kind = "does not fit"
     elif not decides or any(each.kind == "cannot tell" for each in decides):
         kind = "cannot tell"
     else:
         kind = "tight" if "tight" in kinds else "fits"
-    return Outcome(kind, tuple(pools), tuple(deciding))
+    return Outcome(kind, tuple(pools), tuple(deciding), tuple(refusals))
 
 
 def judge(workload: Workload, machine: Machine) -> Outcome:
     """Plan a run on a machine and give its verdict, with what nobody said and would change it."""
-    return overall(verdict(plan(workload, machine), machine), deciding(workload, machine))
+    ledger = plan(workload, machine)
+    return overall(verdict(ledger, machine), deciding(workload, machine), refusals(workload, ledger))
 
 
 def is_host(pool: str) -> bool:
@@ -256,11 +261,12 @@ def furthest(over: Callable[[int], int | None], low: int, high: int) -> int:
     """
     if high <= low:
         return low
-    above, below = over(high), over(low + 1)
+    below = over(low + 1)
+    if below is not None and below > 0:
+        return low
+    above = over(high)
     if above is None or below is None or above <= 0:
         return high
-    if below > 0:
-        return low
     low += 1
     halved = True
     while high - low > 1:

@@ -14,6 +14,7 @@ from headway.facts.workload import Engine, Workload
 from headway.foreign import presets
 from headway.foreign.settings import apply
 from headway.foreign.spelling import SPELLINGS
+from headway.plan.flight import refusals
 from headway.plan.moves import Cost, accepted, value_of
 from headway.plan.plan import plan
 from headway.plan.remedies import MOST_PLANS, Advice, Remedy, as_settings, remedies
@@ -177,6 +178,17 @@ def foreign(system: str, **fields: object) -> Workload:
     shape = by_name("qwen3-4b")
     assert shape is not None
     return replace(presets.workload(shape, system), **fields)  # type: ignore[arg-type]
+
+
+def test_the_engine_keeps_room_for_a_sample() -> None:
+    gb10 = machines.by_name("gb10")
+    for fraction in (0.4, 0.12):
+        run = foreign("miles-fsdp", engine=Engine("sglang", fraction))
+        assert not refusals(run, plan(run, gb10))
+        found = remedies(run, gb10)
+        halved = [each for each in (*found.remedies, *found.without_effect) if "--sglang-mem" in each.text]
+        assert all(not refusals(each.workload, plan(each.workload, gb10)) for each in found.remedies)
+        assert bool(halved) == (fraction == 0.4)
 
 
 @pytest.mark.parametrize("system", [name for name in presets.PRESETS if name not in ("headway-lora", "qlora")])
