@@ -1,7 +1,7 @@
 """Rows of trainers of other systems than Megatron: from a row to a Workload, and what the planner says of it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from headway.facts.shapes import ModelShape
@@ -63,14 +63,8 @@ _STATES = {
 
 
 def plan_of(row: Row) -> Ledger:
-    """The whole ledger of a row. A paged optimizer moves its state to the host only where the device has no room."""
-    work = workload(row)
-    ledger = plan(work)
-    room = section(row, "machine").get("device_bytes") or 0
-    if work.trainer.optimizer.paged and ledger.upper(DEVICE) < room:
-        optimizer = replace(work.trainer.optimizer, paged=False)
-        return plan(replace(work, trainer=replace(work.trainer, optimizer=optimizer)))
-    return ledger
+    """The whole ledger of a row."""
+    return plan(workload(row))
 
 
 def _measured(row: Row, ledger: Ledger, quantity: Quantity) -> Prediction:

@@ -27,22 +27,25 @@ def phases(workload: Workload) -> Phases:
     if workload.save:
         tensors[Phase.SAVE] = (workload.steps, after)
     beside = _beside(workload)
+    if workload.device == "cuda":
+        beside += [Entry("device", "device_used", "trainer", item) for item in training.paged_states(workload, rank)]
     host_items = [_on_host(workload, item) for item in training.host_states(workload, rank)]
     found: Phases = {}
     for phase, (step, items) in tensors.items():
-        entries = _tensors(workload, items, rank) + beside
+        streams = training.stream_bytes(workload, items, rank) if phase is Phase.TRAIN else 0
+        entries = _tensors(workload, items, rank, streams) + beside
         entries += host_items if phase is not Phase.LOAD else []
         entries.append(_on_host(workload, host.process(workload, phase)))
         found[phase] = (step, entries)
     return found
 
 
-def _tensors(workload: Workload, items: list[Item], rank: Rank) -> list[Entry]:
+def _tensors(workload: Workload, items: list[Item], rank: Rank, streams: int) -> list[Entry]:
     """Tensors where the trainer computes, and what its allocator holds beyond them."""
     if workload.device != "cuda":
         return [Entry("host", "host", "trainer", item) for item in items]
     entries = [Entry("device", "allocated", "trainer", item) for item in items]
-    entries.append(Entry("device", "reserved", "trainer", training.reserved(items, rank.habits)))
+    entries.append(Entry("device", "reserved", "trainer", training.reserved(items, rank.habits, streams)))
     return entries
 
 

@@ -33,7 +33,7 @@ class Rank:
 
     `base` is the bytes of all parameters as they are stored, `packing` their share of unpacked ones. `trained` are
     elements with a gradient of `gradient_size` bytes, themselves `trained_size`. `block` and `embedding` are elements
-    of the largest block and of the embedding, `largest` of the largest parameter; `projections` of all matrices.
+    of the largest block (`block_trained`: without adapters) and of the embedding, `largest` of the largest parameter; `projections` of all matrices.
     `gradients` is one rank's full set in bytes. The formulas are words for the ledger.
     """
 
@@ -46,6 +46,7 @@ class Rank:
     trained_size: int
     gradient_size: int
     block: int
+    block_trained: int
     embedding: int
     largest: int
     projections: int
@@ -96,7 +97,8 @@ def _rank(shape: ModelShape, trainer: Trainer, layout: Layout) -> Rank:
     return Rank(
         shape=shape, style=style, parameters=parameters, base=base, packing=base / (parameters * size),
         trained=trained, trained_size=trained_size, gradient_size=gradient_size,
-        block=shape.block_parameters(), embedding=shape.embedding_parameters(),
+        block=shape.block_parameters(),
+        block_trained=shape.block_parameters() if lora is None else 0, embedding=shape.embedding_parameters(),
         largest=max(shape.embedding_parameters(), shape.hidden * shape.ffn),
         projections=packed_elements(shape, head=True),
         groups=tuple(

@@ -48,7 +48,7 @@ class System:
 
     `root_stays`: embedding and head are gathered for the whole step. `gathered_stays`: a sharded base is gathered
     whole when it is loaded, and a frozen one stays so. `checkpoints_away`: what checkpointing keeps of a block goes
-    to host memory. `held_back`: bytes that its allocator holds beyond tensors from loading and from streams of its own.
+    to host memory. `held_back`: bytes that its allocator holds beyond tensors from loading and from its own streams.
     `loss` and `loss_fused`: the cost of full logits, run eagerly and compiled.
 
     >>> system("litgpt").fused_qkv
@@ -80,7 +80,7 @@ SYSTEMS: dict[str, System] = {
     "peft": System(),
     # checkpoints in pinned host memory; the loss's kernel writes the gradient over the logits
     "unsloth": System(checkpoints_away=True, loss=LossCost(2, 4), loss_fused=LossCost(2, 4)),
-    # held_back: fitted on 11 runs of four models; the loop holds the model's output, fp32 logits, while it goes backward
+    # held_back: fitted on 11 runs of four models; the loop holds the model's output, fp32 logits, during backward
     "fsdp1": System(held_back=1024 * MIB, loss=LossCost(12, 16, held=4)),
     # the model casts its logits to fp32; the loop drops them before the backward pass
     "fsdp2": System(norm="fused", root_stays=False, loss=LossCost(10, 12), loss_fused=LossCost(10, 12)),
@@ -100,8 +100,8 @@ SYSTEMS: dict[str, System] = {
 
 
 def system(name: str) -> System:
-    """The row of a system; one without a row runs as the plain transformers trainer does."""
-    return SYSTEMS.get(name, SYSTEMS["hf"])
+    """The row of a system; one without a row runs as a plain transformers trainer does."""
+    return SYSTEMS.get(name, SYSTEMS["trl"])
 
 
 @dataclass(frozen=True)

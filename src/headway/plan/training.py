@@ -76,10 +76,8 @@ def _optimizer_items(workload: Workload, rank: Rank) -> list[Item]:
     moments, master = _optimizer_bytes(workload, rank)
     here = 0.0 if optimizer.paged else 1 - optimizer.offload
     kept = round(moments * here)
-    # paged state is in device memory as long as there is room; small parameters keep full precision
-    upper = moments if optimizer.paged else kept
-    if optimizer.state_dtype in ("int8", "int4"):
-        upper = round(1.1 * upper)
+    # small parameters keep full precision
+    upper = round(1.1 * kept) if optimizer.state_dtype in ("int8", "int4") else kept
     formula = f"{rank.trained_formula}, {optimizer.state_dtype}"
     return [
         Item("optimizer moments", kept, upper, formula, optimizer.kind),
@@ -99,6 +97,14 @@ def host_states(workload: Workload, rank: Rank | None = None) -> list[Item]:
         found.append(Item.exact("offloaded weights", rank.share(rank.base), rank.base_formula, "pinned"))
         found.append(Item.exact("offloaded gradients", rank.gradients, rank.trained_formula, "pinned"))
     return [item for item in found if item.upper]
+
+
+def paged_states(workload: Workload, rank: Rank | None = None) -> list[Item]:
+    """Paged state is managed memory: no allocator of torch counts it, and it is on the device while there is room."""
+    if not workload.trainer.optimizer.paged:
+        return []
+    size = sum(_optimizer_bytes(workload, rank or Rank.of(workload)))
+    return [Item("paged optimizer", 0, size, workload.trainer.optimizer.state_dtype, "managed memory")]
 
 
 def load_bytes(workload: Workload, rank: Rank) -> int:
@@ -145,13 +151,17 @@ class Blocks:
     source: int
 
 
-def blocks(workload: Workload, rank: Rank, batch: Batch) -> Blocks:
-    """The blocks of a pipeline's first stage, which holds as many micro-batches as there are stages."""
+def blocks(workload: Workload, rank: Rank, batch: Batch, *, accumulate: bool = False) -> Blocks:
+    """The blocks of a pipeline's first stage, which holds as many micro-batches as there are stages.
+
+    `accumulate`: parameters have gradients already, so that new ones are added at once.
+    """
     trainer, layout, counts = workload.trainer, workload.layout, batch.counts
     kept = last = forward = free = backward = source = 0
     for group in rank.groups:
         found = group.replay
-        entering, saves, top = (size.at(counts) for size in (found.source, found.kept, found.backward))
+        entering, saves = found.source.at(counts), found.kept.at(counts)
+        top = (found.accumulating if accumulate else found.backward).at(counts)
         if trainer.checkpointing:
             top = max(top + (0 if found.source_kept else entering), found.recompute.at(counts))
             saves = 0 if rank.habits.checkpoints_away else entering
@@ -177,7 +187,7 @@ def blocks(workload: Workload, rank: Rank, batch: Batch) -> Blocks:
 @dataclass(frozen=True)
 class Gathered:
     """Bytes of parameters gathered or cast for computing while the loss runs and while blocks run, and of gradients
-    before they are divided: of one block, and of the head.
+    as the reduction over ranks takes them: of one block, and of the head.
 
     >>> Gathered(10, 20, 30).blocks
     20
@@ -192,8 +202,7 @@ class Gathered:
 def gathered(workload: Workload, rank: Rank) -> Gathered:
     """Two blocks, the one that computes and the next; for the loss the head and one block.
 
-    Gradients of one block, or of the head, exist in the dtype of computing and as the reduction takes them. ZeRO-3
-    keeps up to its limit of parameters gathered, and as many that will soon be used again. A pipeline stage keeps
+    ZeRO-3 keeps up to its limit of parameters gathered, and as many that will soon be used again. A pipeline stage keeps
     what it gathered for its other micro-batches.
     """
     trainer, layout, habits = workload.trainer, workload.layout, rank.habits
@@ -206,7 +215,7 @@ def gathered(workload: Workload, rank: Rank) -> Gathered:
         return Gathered(cast, rank.block * size if trainer.checkpointing else cast)
     reduced = rank.gradient_size if rank.shards > 1 else 0
     share = rank.trained / rank.parameters
-    gradients = ceil(rank.block * share * (size + reduced) / split)
+    gradients = ceil(rank.block * share * reduced / split)
     head = ceil(rank.embedding * size / split)
     head_gradients = 0 if trainer.lora else ceil(rank.embedding * reduced / split)
     block = ceil(rank.block * size * rank.packing / split)
@@ -259,34 +268,44 @@ def _cost(workload: Workload, rank: Rank) -> LossCost:
 def moments(workload: Workload, batch: Batch, rank: Rank | None = None) -> tuple[Moment, ...]:
     """The moments of a training pass that can be its peak."""
     trainer, layout, rank = workload.trainer, workload.layout, rank or Rank.of(workload)
-    whole, copies = blocks(workload, rank, batch), gathered(workload, rank)
-    always = _always(rank, batch)
+    accumulate = trainer.gradients_stay or _in_flight(workload) > 1
+    whole, copies = blocks(workload, rank, batch, accumulate=accumulate), gathered(workload, rank)
+    always, tail = _always(rank, batch), _tail_bytes(rank, batch)
     forward_loss, backward_loss, held = loss_bytes(workload, rank, batch)
     head = rank.embedding * rank.style.size
     head_gradient = 0 if trainer.lora and not trainer.lora.embeddings else ceil(head / layout.tensor)
     unpacked = head if trainer.quant is not None and rank.habits.packed_head else 0
-    everything = rank.gradients
-    if layout.pipeline > 1:
-        # gradients are divided only after the last micro-batch, and are summed until then
-        everything += rank.trained * rank.gradient_size // (layout.tensor * layout.pipeline)
-    if trainer.optimizer.in_backward:
-        everything = max(rank.block, rank.embedding) * rank.gradient_size
-    if rank.offloads_parameters:
-        everything = copies.gradients
-    before = everything if trainer.gradients_stay or _in_flight(workload) > 1 else 0
-    own = min(everything, head_gradient) if trainer.lora is None else everything
-    left, tail = whole.kept - whole.last + always, whole.kept + always + _tail_bytes(rank, batch)
-    running = copies.blocks + copies.gradients
+    states_gradient = batch.tokens * rank.style.size * ceil(rank.shape.vocab / layout.tensor)
+    everything = _all_gradients(workload, rank, copies)
+    before = everything if accumulate else 0
+    waiting = 0 if accumulate else min(everything, head_gradient)
+    rest = before or max(0, everything - min(everything, rank.share(rank.block_trained * rank.gradient_size)))
+    left, full = whole.kept - whole.last + always, whole.kept + always + tail
+    running, source = copies.blocks + copies.gradients, always + whole.source
     return (
         Moment("forward, last block", before, copies.blocks, left, whole.forward),
-        Moment("loss, forward", before, copies.loss, tail, unpacked, forward_loss),
+        Moment("loss, forward", before, copies.loss, full, unpacked, forward_loss),
+        Moment("loss, backward", before, copies.loss, full, unpacked, backward_loss),
         Moment(
-            "loss, backward", before, copies.loss + copies.head_gradients, tail, unpacked + head_gradient,
-            backward_loss,
+            "head, backward", before, copies.loss + copies.head_gradients, full, head_gradient, held + states_gradient
         ),
-        Moment("backward, last block", max(before, own), running, left, whole.backward, held),
-        Moment("backward, first block", everything, running, always + whole.source, whole.backward, held),
-    )  # fmt: skip
+        Moment("backward, last block", before + waiting, running, left, whole.backward, held),
+        Moment("backward, first block", rest, running, source, whole.backward, held),
+        Moment("backward, embedding", everything, copies.head_gradients, source, 0, held),
+    )
+
+
+def _all_gradients(workload: Workload, rank: Rank, copies: Gathered) -> int:
+    """Gradients of one rank at the end of a backward pass, as far as they stay on the device until then."""
+    layout, optimizer = workload.layout, workload.trainer.optimizer
+    if rank.offloads_parameters:
+        return copies.gradients
+    if optimizer.in_backward:
+        return max(rank.block, rank.embedding) * rank.gradient_size
+    if layout.pipeline > 1:
+        # gradients are divided only after the last micro-batch, and are summed until then
+        return rank.gradients + rank.trained * rank.gradient_size // (layout.tensor * layout.pipeline)
+    return rank.gradients
 
 
 def _in_flight(workload: Workload) -> int:
@@ -389,14 +408,29 @@ def _step_temporaries(workload: Workload, rank: Rank) -> tuple[int, str]:
     return 0, "none"
 
 
-def reserved(items: list[Item], habits: System = SYSTEMS["peft"]) -> Item:
-    """What the allocator holds beyond tensors: rounding and holes, in proportion to what comes and goes."""
+def stream_bytes(workload: Workload, items: list[Item], rank: Rank) -> int:
+    """What communication holds in pools of its own: the allocator gives no stream the freed memory of another.
+
+    Gathered parameters and gradients under reduction come and go at different moments of a pass; the most of each
+    stays reserved, beside what `items` already count.
+    """
+    if rank.shards == 1 or rank.habits.gathered_stays:
+        return 0
+    copies = gathered(workload, rank)
+    counted = sum(item.bytes for item in items if item.item == "gathered blocks")
+    return max(0, max(copies.blocks, copies.loss) + copies.gradients + copies.head_gradients - counted)
+
+
+def reserved(items: list[Item], habits: System = SYSTEMS["peft"], streams: int = 0) -> Item:
+    """What the allocator holds beyond tensors: rounding and holes, in proportion to what comes and goes, and the pools
+    of other streams."""
     size = upper = 0.0
     for item in items:
         if item.item not in PERMANENT:
             low, high = (LOGITS_HOLES, LOGITS_HOLES_UPPER) if item.item == "logits" else (HOLES, HOLES_UPPER)
             size, upper = size + low * item.bytes, upper + high * item.upper
+    fixed = habits.held_back + streams
     return Item(
-        "fragmentation", round(size) + habits.held_back, round(upper) + 2 * habits.held_back,
-        f"{HOLES:.0%} of transient bytes, {LOGITS_HOLES:.0%} of logits, {habits.held_back:,} B", SOURCE,
+        "fragmentation", round(size) + fixed, round(upper) + 2 * habits.held_back + streams,
+        f"{HOLES:.0%} of transient bytes, {LOGITS_HOLES:.0%} of logits, {fixed:,} B", SOURCE,
     )  # fmt: skip
