@@ -329,6 +329,10 @@ def _special(keys: _Keys, family: str, shape: ModelShape) -> ModelShape:
         return replace(shape, other_parameters=2 * shape.hidden)
     if family == "mpt":
         return replace(shape, ffn=int(keys.config.get("expansion_ratio", 4)) * shape.hidden)
+    if family == "mllama_text_model":
+        # Layers that attend to the image have two gates and a norm of queries and of keys; 8 rows are for the image
+        cross = len(keys.get("cross_attention_layers") or ())
+        return replace(shape, other_parameters=cross * (2 * shape.head_dim + 2) + 8 * shape.hidden)
     if family == "apertus":
         # the activation learns two numbers a layer
         return replace(shape, other_parameters=2 * shape.layers)

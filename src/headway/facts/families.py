@@ -282,6 +282,10 @@ FAMILIES: dict[str, Family] = {
         },
     ),
     "llama4_text": _LLAMA4,
+    "mllama_text_model": Family(defaults=_LLAMA_SIZES | {
+        "intermediate_size": 14336, "num_hidden_layers": 40, "num_key_value_heads": 8, "vocab_size": 128256,
+        "cross_attention_layers": [3, 8, 13, 18, 23, 28, 33, 38],
+    }),
 }  # fmt: skip
 """model_type of a text model -> what it has apart from a Llama block."""
 
@@ -319,6 +323,7 @@ COMPOSITES: dict[str, Composite] = {
     "idefics3": Composite("llama"),
     "smolvlm": Composite("llama"),
     "llama4": Composite("llama4_text"),
+    "mllama": Composite("mllama_text_model", or_text=True),
     "kimi_k25": Composite("deepseek_v3", tied=True),
 }
 """model_type of a model with a vision tower -> its text model."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache, cached_property
-from importlib import resources
+from pathlib import Path
 from typing import Any, Literal
 
 from headway.facts.blocks import HEADS, AttentionKind, Block, Linear, LinearAttention, LoraTargets, Mla, fused_roles
@@ -292,7 +292,7 @@ def lora_head(targets: LoraTargets) -> bool:
 @cache
 def _rows() -> dict[str, dict[str, str]]:
     """The rows of the built-in table by lower-case name."""
-    text = resources.files("headway.facts").joinpath("tables/model_shapes.csv").read_text()
+    text = (Path(__file__).parent / "tables" / "model_shapes.csv").read_text()
     rows = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
     return {row["model"].lower(): row for row in rows}
 

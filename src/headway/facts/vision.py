@@ -188,6 +188,19 @@ def kimi_k25(model: Model) -> int:
     return tower + 2 * int(outer.get("projection_hidden_size", 1152)) + projector
 
 
+def mllama(model: Model) -> int:
+    """`MllamaVisionModel`: positions for each of some shapes of tiles, layers, gated global layers; one linear."""
+    _, vision, text_hidden = model
+    width, ffn = int(vision.get("hidden_size", 1280)), int(vision.get("intermediate_size", 5120))
+    tiles = (len(vision.get("supported_aspect_ratios") or range(8)) + 1) * int(vision.get("max_num_tiles", 4))
+    places = _patches(vision, 448, 14) + 1
+    start = 3 * _side(vision.get("patch_size", 14)) ** 2 * width + 5 * width
+    positions = 1 + places * width + tiles * places * width + 2 * (1 + tiles * width)
+    layers, gated = int(vision.get("num_hidden_layers", 32)), int(vision.get("num_global_layers", 8))
+    tower = start + positions + (layers + gated) * (_layer(width, ffn) - 4 * width) + 2 * gated
+    return tower + _linear(int(vision.get("vision_output_dim", 7680)), text_hidden)
+
+
 def llama4(model: Model) -> int:
     """`Llama4VisionModel`: patches unfolded into one matrix, an adapter of two matrices, and the projector's one."""
     _, vision, text_hidden = model
@@ -225,6 +238,7 @@ TOWERS: dict[tuple[str, str], Callable[[Model], int]] = {
     ("llava_next", "clip_vision_model"): llava_next,
     ("paligemma", "siglip_vision_model"): paligemma,
     ("kimi_k25", ""): kimi_k25,
+    ("mllama", ""): mllama,
     ("llama4", ""): llama4,
     ("mistral3", "pixtral"): mistral3,
     ("internvl", "internvl_vision"): internvl,

@@ -66,6 +66,16 @@ def test_an_unknown_shape_names_the_nearest():
     )
 
 
+def test_a_shape_that_headway_does_not_train_is_refused_and_never_offered():
+    (problem,) = refusal("gpt-oss-20B", "random")
+    assert problem == (
+        "model gpt-oss-20B: model_type 'gpt_oss' is not trained yet; "
+        "trained are llama, qwen2, qwen3, qwen3_moe, gemma"
+    )
+    assert "gpt-oss-20B" not in refusal("gpt-oss-21B", "random")[0]
+    assert find("Qwen/Qwen3-4B", "random").shape == by_name("qwen3-4B")
+
+
 def test_an_empty_path_is_no_folder():
     assert refusal("")[0].startswith('model.path = "": is empty; set smollm2-135m-instruct')
 

@@ -97,6 +97,7 @@ SWITCHES = (
 )  # fmt: skip
 PARTS = {
     "qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text", "qwen3_vl_moe_text", "glm4v_text", "glm4v_moe_text",
+    "mllama_text_model",
 }  # fmt: skip
 """Text models that transformers builds only inside their model with a tower."""
 NEW = {
