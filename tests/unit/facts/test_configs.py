@@ -52,6 +52,11 @@ def test_every_row_of_the_table_is_its_published_file(name):
     assert source_of(name) == PUBLISHED[name]["source"]
 
 
+@pytest.mark.parametrize("name", [name for name, row in PUBLISHED.items() if "parameters" in row])
+def test_rows_have_the_parameters_that_the_hub_shows(name):
+    assert by_name(name).parameters() == PUBLISHED[name]["parameters"]
+
+
 def test_every_row_with_a_source_is_checked():
     assert {name for name in table() if source_of(name)} == {name.lower() for name in PUBLISHED}
     assert len(PUBLISHED) >= 60
