@@ -244,7 +244,7 @@ def _row(recipe: Recipe, shape: ModelShape, machine: Machine) -> Row | None:
     pools = verdict(ledger, here)
     worst = min(pools, key=lambda each: each.room)
     held = tops(ledger)[worst.pool]
-    longest, fitting = _longest_answer(run, here)
+    longest, fitting = _longest_answer(run, here, ledger)
     kind = overall(pools, refusals=refusals(run, ledger)).kind
     at_once = in_flight(with_lengths(run, max_answer=longest), fitting) if fitting else 0
     return Row(
@@ -252,17 +252,19 @@ def _row(recipe: Recipe, shape: ModelShape, machine: Machine) -> Row | None:
     )
 
 
-def _longest_answer(run: Workload, machine: Machine) -> tuple[int, Ledger | None]:
+def _longest_answer(run: Workload, machine: Machine, planned: Ledger) -> tuple[int, Ledger | None]:
     """The longest answer that keeps every upper bound inside its lowest limit, and the ledger with it.
 
-    The planner refuses some runs, and some engines have no room for such an answer: those do not fit either.
+    `planned` is the ledger of the run as it is. The planner refuses some runs, and some engines have no room for such
+    an answer: those do not fit either.
     """
+    own = run.rollout.max_answer // GRAIN
     ledgers: dict[int, Ledger] = {}
 
     def over(steps: int) -> int:
         longer = with_lengths(run, max_answer=steps * GRAIN)
         try:
-            ledger = ledgers[steps] = plan(longer, machine)
+            ledger = ledgers[steps] = planned if longer == run else plan(longer, machine)
         except InputError:
             return 1
         if refusals(longer, ledger):
@@ -274,5 +276,6 @@ def _longest_answer(run: Workload, machine: Machine) -> tuple[int, Ledger | None
         ]
         return max(sizes, default=0)
 
-    steps = furthest(over, 0, LONGEST // GRAIN)
+    now = over(own)
+    steps = furthest(over, 0, own - 1) if now > 0 else furthest(over, own, LONGEST // GRAIN, now)
     return steps * GRAIN, ledgers.get(steps)

@@ -122,6 +122,8 @@ class Tape:
         self.source = source
         self.sizes = {source: size}
         self.events: list[Op | str] = []
+        self.ops: list[Op] = []
+        """The operations without the drops."""
 
     def add(
         self,
@@ -137,7 +139,9 @@ class Tape:
         """Append an operation and return the name of its result."""
         assert output not in self.sizes, output
         self.sizes[output] = size
-        self.events.append(Op(inputs, output, tuple(keeps), passes, extra, backward_extra, weight))
+        op = Op(inputs, output, tuple(keeps), passes, extra, backward_extra, weight)
+        self.events.append(op)
+        self.ops.append(op)
         return output
 
     def keep(self, name: str, size: Size) -> str:
@@ -148,11 +152,6 @@ class Tape:
     def drop(self, *names: str) -> None:
         """Python's last reference to these tensors goes here."""
         self.events += names
-
-    @property
-    def ops(self) -> list[Op]:
-        """The operations without the drops."""
-        return [event for event in self.events if isinstance(event, Op)]
 
     def kept_names(self) -> set[str]:
         """What the backward pass needs of the forward pass."""

@@ -249,11 +249,12 @@ def longest_sample(workload: Workload, machine: Machine, most: int = 0) -> int:
     return furthest(over, 0, most or rollout.longest)
 
 
-def furthest(over: Callable[[int], int | None], low: int, high: int) -> int:
+def furthest(over: Callable[[int], int | None], low: int, high: int, at_low: int | None = None) -> int:
     """The largest size up to `high` at which `over`, which never falls, is at most 0 or None; `low` if none above is.
 
     `over` is close to piecewise linear for a ledger, so the next size tried is where the line through the two
-    nearest known sizes crosses 0, and the middle where that step has not halved what is left.
+    nearest known sizes crosses 0, and the middle where that step has not halved what is left. `at_low` is what
+    `over` is at `low`, where that is known and at most 0.
 
     >>> tried = []
     >>> furthest(lambda size: tried.append(size) or 3 * size - 3000, 0, 1 << 20), len(tried)
@@ -261,13 +262,15 @@ def furthest(over: Callable[[int], int | None], low: int, high: int) -> int:
     """
     if high <= low:
         return low
-    below = over(low + 1)
-    if below is not None and below > 0:
-        return low
+    below = at_low
+    if below is None:
+        below = over(low + 1)
+        if below is not None and below > 0:
+            return low
+        low += 1
     above = over(high)
     if above is None or below is None or above <= 0:
         return high
-    low += 1
     halved = True
     while high - low > 1:
         size = low + (high - low) * -below // (above - below) if halved else (low + high) // 2
