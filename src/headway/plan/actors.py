@@ -23,11 +23,15 @@ def processes(workload: Workload, engine: Engine) -> Iterator[Entry]:
     trainer = Item("process", GPU_PROCESS, 2 * GPU_PROCESS, "python, torch with CUDA, transformers", READ).alone()
     yield Entry("host", "host", "trainer", trainer, count=layout.devices)
     engines = max(1, ceil(layout.devices / (engine.tensor_parallel * engine.pipeline_parallel)))
-    scheduler = Item("process", GPU_PROCESS, GPU_PROCESS * 3 // 2, "one for each device of an engine", READ).alone()
+    scheduler = Item(
+        "engine process", GPU_PROCESS, GPU_PROCESS * 3 // 2, "one for each device of an engine", READ
+    ).alone()
     yield Entry("host", "host", "engine", scheduler, count=layout.devices)
     server = Item("server processes", 2 * ACTOR, 3 * ACTOR, "server and detokenizer of an engine", READ).alone()
     yield Entry("host", "host", "engine", server, count=engines)
-    driver = Item("driver processes", 3 * ACTOR, 4 * ACTOR, "rollout, controller and job driver", READ).alone()
+    rollout = Item("rollout process", ACTOR, ACTOR * 3 // 2, "generates, scores, keeps the data", READ).alone()
+    yield Entry("host", "host", "driver", rollout)
+    driver = Item("driver processes", 2 * ACTOR, 3 * ACTOR, "controller and job driver", READ).alone()
     yield Entry("host", "host", "driver", driver)
     if workload.ray:
         yield Entry(
