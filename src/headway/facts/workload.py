@@ -50,7 +50,8 @@ class Optimizer:
     `master`: an fp32 copy of half-precision parameters. `step`: how the update runs: "blocks" of one parameter at a
     time, "foreach" over all at once, or "fused" without temporaries. `in_backward`: each gradient is used and freed
     as soon as it is there. `paged`: the state may be moved to host memory. `offload`: share of the state in host
-    memory.
+    memory. `distributed`: Megatron's distributed optimizer, whose state the data parallel ranks share.
+    `precision_aware`: it takes gradients as the buffer has them, and `master_dtype` may be half precision.
 
     >>> Optimizer().state_dtype
     'fp32'
@@ -63,6 +64,62 @@ class Optimizer:
     in_backward: bool = False
     paged: bool = False
     offload: float = 0.0
+    distributed: bool = True
+    precision_aware: bool = False
+    master_dtype: Dtype = "fp32"
+
+
+@dataclass(frozen=True)
+class Recompute:
+    """What Megatron computes again in the backward pass instead of keeping it.
+
+    "selective" drops what `modules` name (`core_attn`, `moe_act`, `layernorm`, `mla_up_proj`, `mlp`, `moe`,
+    `shared_experts`). "full" keeps inputs of layers: "uniform" those of each group of `layers` layers, "block"
+    those of the first `layers` layers of a stage and all of the others. `layers` 0: one by one, or all.
+
+    >>> Recompute("selective", ("core_attn",)).layers
+    0
+    """
+
+    granularity: Literal["none", "selective", "full"] = "none"
+    modules: tuple[str, ...] = ()
+    method: Literal["uniform", "block"] = "uniform"
+    layers: int = 0
+
+
+@dataclass(frozen=True)
+class Megatron:
+    """How Megatron runs a model, where that decides memory: `--transformer-impl`, fusions, dropout, experts.
+
+    `te_version` is Transformer Engine's, empty for a recent one. `fused_gradients`: weight gradients are added
+    straight to the gradient buffer. `cross_entropy`: "unfused", "native" (compiled) or "te". `context_exchange`:
+    how context parallel ranks see each other's keys and values (`--cp-comm-type`). `capacity` > 0: experts are
+    padded to that capacity factor; else no token is dropped and the fullest expert rank has `imbalance` times its
+    share of tokens. The vocabulary is padded to a multiple of `vocab_multiple` x tensor parallel ranks.
+    `count_embedding` and `count_loss`: each counts as a layer when layers are divided over stages.
+    `regather_lora`: an adapter's gathered input is gathered again in the backward pass instead of kept.
+
+    >>> Megatron(te_version="2.1").dispatcher
+    'alltoall'
+    """
+
+    implementation: Literal["te", "local"] = "te"
+    te_version: str = ""
+    fused_gradients: bool = True
+    cross_entropy: Literal["unfused", "native", "te"] = "unfused"
+    hidden_dropout: bool = False
+    attention_dropout: bool = False
+    context_exchange: Literal["p2p", "a2a", "all_gather"] = "p2p"
+    dispatcher: Literal["alltoall", "allgather", "flex"] = "alltoall"
+    grouped_experts: bool = True
+    permute_fusion: bool = True
+    capacity: float = 0.0
+    imbalance: float = 1.0
+    vocab_multiple: int = 128
+    count_embedding: bool = False
+    count_loss: bool = False
+    fp8: bool = False
+    regather_lora: bool = False
 
 
 @dataclass(frozen=True)
@@ -80,6 +137,7 @@ class Trainer:
     `gradients_stay`: they outlive the step until the next backward pass.
     `offload`: where the trainer's state goes while an engine on the same devices generates.
     `selective`: without full checkpointing, only the results of every second matrix product and of attention stay.
+    `recompute` and `megatron` are read for Megatron's trainers only.
     """
 
     param_dtype: Dtype
@@ -104,6 +162,8 @@ class Trainer:
     gradients_stay: bool = False
     offload: Literal["none", "host"] = "none"
     selective: bool = False
+    recompute: Recompute = field(default_factory=Recompute)
+    megatron: Megatron = field(default_factory=Megatron)
 
 
 @dataclass(frozen=True)
@@ -166,7 +226,9 @@ class Layout:
 
     `shards`: ranks that share one set of parameters, gradients and optimizer state; `replicas` of such a set.
     `tensor` parallel ranks split every projection (`sequence_parallel`: the norms' tokens too), `context` parallel
-    ranks split the tokens of a sample, `pipeline` stages the layers.
+    ranks split the tokens of a sample, `pipeline` stages the layers, each in `virtual_pipeline` parts.
+    `expert_parallel` ranks share the experts, each of which `expert_tensor` ranks split (None: as `tensor`).
+    `first_stage_layers` and `last_stage_layers`: layers of the first and last stage where they have fewer.
 
     >>> Layout(devices=8, shards=8).ranks
     8
@@ -180,6 +242,11 @@ class Layout:
     context: int = 1
     pipeline: int = 1
     sequence_parallel: bool = True
+    expert_parallel: int = 1
+    expert_tensor: int | None = None
+    virtual_pipeline: int = 1
+    first_stage_layers: int | None = None
+    last_stage_layers: int | None = None
 
     @property
     def ranks(self) -> int:

@@ -123,7 +123,7 @@ def _value(setting: Setting, text: str) -> Any:
         except ValueError as error:
             raise InputError(f"--set {setting.path}={text}: {error}") from None
     raw: Any = None if text.lower() == "none" and "none" not in get_args(setting.kind) else text
-    if "names with commas" in setting.accepts and "," in text:
+    if "names with commas" in setting.accepts and ("," in text or get_origin(setting.kind) is tuple):
         raw = tuple(part.strip() for part in text.split(","))
     try:
         value = TypeAdapter(setting.kind).validate_python(raw)
