@@ -124,7 +124,7 @@ def _value(setting: Setting, text: str) -> Any:
             raise InputError(f"--set {setting.path}={text}: {error}") from None
     raw: Any = None if text.lower() == "none" and "none" not in get_args(setting.kind) else text
     if "names with commas" in setting.accepts and ("," in text or get_origin(setting.kind) is tuple):
-        raw = tuple(part.strip() for part in text.split(","))
+        raw = tuple(part.strip(" '\"") for part in text.strip("()").split(",") if part.strip())
     try:
         value = TypeAdapter(setting.kind).validate_python(raw)
     except ValidationError:
