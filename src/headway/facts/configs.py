@@ -78,6 +78,14 @@ class _Keys:
             return default
         return value
 
+    def layers(self, key: str) -> set[int]:
+        """A list of layer numbers; empty where the file has none."""
+        value = self.get(key) or ()
+        if not isinstance(value, list | tuple) or not all(isinstance(one, int) for one in value):
+            self.problems.append(f"model {self.name}: {key} must be a list of layer numbers (found {value!r})")
+            return set()
+        return set(value)
+
     def names(self, key: str, layers: int) -> list[str] | None:
         """A list with a name per layer; None where the file has none."""
         value = self.config.get(key)
@@ -115,7 +123,10 @@ def from_config(name: str, config: Config) -> ModelShape:
     assumed = shape.assumed
     tower = 0
     if config.get("vision_config"):
-        counted = tower_parameters(config, shape.hidden)
+        try:
+            counted = tower_parameters(config, shape.hidden)
+        except (TypeError, ValueError, AttributeError, IndexError, ZeroDivisionError) as error:
+            raise InputError(f"model {name}: vision_config has a value that is no size ({error})") from None
         tower = counted or 0
         if counted is None:
             assumed = (*assumed, f"the vision tower of {outer} is not counted")
@@ -299,17 +310,16 @@ def _sparse_layers(keys: _Keys, shape: ModelShape) -> list[bool]:
         first = keys.count("first_k_dense_replace")
         return [at >= first for at in layers]
     if rule == "step" or keys.has("decoder_sparse_step") or keys.has("mlp_only_layers"):
-        dense, step = set(keys.config.get("mlp_only_layers") or ()), keys.count("decoder_sparse_step", 1) or 1
+        dense, step = keys.layers("mlp_only_layers"), keys.count("decoder_sparse_step", 1) or 1
         return [at not in dense and (at + 1) % step == 0 for at in layers]
     if rule == "ernie":
-        end = keys.config.get("moe_layer_end_index", -1)
-        last = shape.layers - 1 if end in (None, -1) else end
+        open_end = keys.config.get("moe_layer_end_index", -1) in (None, -1)
+        last = shape.layers - 1 if open_end else keys.count("moe_layer_end_index")
         step, start = keys.count("moe_layer_interval", 1) or 1, keys.count("moe_layer_start_index", 1)
         return [(at + 1) % step == 0 and start <= at <= last for at in layers]
     if rule == "interleave":
         step = keys.count("interleave_moe_layer_step", 1) or 1
-        listed_layers = keys.config.get("moe_layers")
-        chosen = set(listed_layers if listed_layers else range(step - 1, shape.layers, step))
+        chosen = keys.layers("moe_layers") or set(range(step - 1, shape.layers, step))
         return [at in chosen for at in layers]
     return [True for _ in layers]
 
@@ -319,7 +329,7 @@ def _special(keys: _Keys, family: str, shape: ModelShape) -> ModelShape:
     if family == "falcon":
         new = bool(keys.config.get("new_decoder_architecture", False))
         parallel = new or bool(keys.config.get("parallel_attn", True))
-        norms = keys.config.get("num_ln_in_parallel_attn") or (2 if new else 1)
+        norms = keys.count("num_ln_in_parallel_attn") or (2 if new else 1)
         return replace(shape, parallel=parallel, norms=norms if parallel else 2)
     if family == "stablelm" and shape.parallel:
         return replace(shape, norms=1)
@@ -328,10 +338,10 @@ def _special(keys: _Keys, family: str, shape: ModelShape) -> ModelShape:
     if family == "bloom":
         return replace(shape, other_parameters=2 * shape.hidden)
     if family == "mpt":
-        return replace(shape, ffn=int(keys.config.get("expansion_ratio", 4)) * shape.hidden)
+        return replace(shape, ffn=keys.count("expansion_ratio", 4) * shape.hidden)
     if family == "mllama_text_model":
         # Layers that attend to the image have two gates and a norm of queries and of keys; 8 rows are for the image
-        cross = len(keys.get("cross_attention_layers") or ())
+        cross = len(keys.layers("cross_attention_layers"))
         return replace(shape, other_parameters=cross * (2 * shape.head_dim + 2) + 8 * shape.hidden)
     if family == "apertus":
         # the activation learns two numbers a layer
@@ -343,9 +353,9 @@ def _special(keys: _Keys, family: str, shape: ModelShape) -> ModelShape:
         # two norms with bias over one head's width
         return replace(shape, other_parameters=4 * shape.head_dim * shape.layers)
     if family == "opt":
-        affine = keys.config.get("layer_norm_elementwise_affine", True)
+        affine = bool(keys.config.get("layer_norm_elementwise_affine", True))
         shape = replace(shape, norm_weight=affine, norm_bias=affine)
-        narrow = keys.config.get("word_embed_proj_dim") or shape.hidden
+        narrow = keys.count("word_embed_proj_dim") or shape.hidden
         # The embedding may be narrower than the layers, with a projection each way; OPT-350m has no final norm
         other = 0 if narrow == shape.hidden else 2 * narrow * shape.hidden - shape.vocab * (shape.hidden - narrow)
         if not keys.config.get("do_layer_norm_before", True) or keys.config.get("_remove_final_layer_norm"):

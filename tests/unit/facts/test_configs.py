@@ -206,6 +206,14 @@ def test_a_tower_that_is_not_known_is_said():
         ({"layer_types": ["full_attention"] * 3}, "layer_types must name each of the 8 layers"),
         ({"layer_types": ["linear_attention"] * 8}, "linear_attention of a kind that is not read"),
         ({"layer_types": ["sliding_attention"] * 8}, "no usable 'sliding_window'"),
+        (
+            PUBLISHED["qwen3-30B-A3B"]["config"] | {"mlp_only_layers": 5},
+            r"mlp_only_layers must be a list of layer numbers \(found 5\)",
+        ),
+        (
+            {"model_type": "gemma3", "vision_config": {"hidden_size": "x"}, "head_dim": 16},
+            "vision_config has a value",
+        ),
         ({"block_configs": [{}]}, "block_configs gives each layer a width of its own"),
     ],
 )
