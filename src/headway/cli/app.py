@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from headway import __version__
-from headway.cli import plan, train
+from headway.cli import plan, size, train
 from headway.errors import HeadwayError, InputError
 
 app = typer.Typer(
@@ -17,6 +17,7 @@ app = typer.Typer(
 )
 app.command("train")(train.train)
 app.command("plan")(plan.plan)
+app.command("size")(size.size)
 
 
 def _print_version(asked: bool) -> None:

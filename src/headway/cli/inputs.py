@@ -51,7 +51,7 @@ def read_case(words: Sequence[str], trainer: str | None, machine: str | None, se
     """
     if len(words) > 1 or not words:
         raise InputError(f"{' '.join(words) or 'RUN'}: commands are not read yet; {_instead()}")
-    run, (host, keys) = words[0], _host(settings)
+    run, (host, keys) = words[0], host_memory(settings)
     path = Path(run).expanduser()
     if path.suffix.lower() in LATER:
         raise InputError(f"{run}: {LATER[path.suffix.lower()]}; {_instead()}")
@@ -108,7 +108,7 @@ def _shape(run: str, path: Path) -> ModelShape:
 # -- machine ---------------------------------------------------------------------------------------------
 
 
-def _host(settings: Sequence[str]) -> tuple[int | None, tuple[str, ...]]:
+def host_memory(settings: Sequence[str]) -> tuple[int | None, tuple[str, ...]]:
     """The host memory that `machine.host` sets in bytes, and the other settings."""
     host, rest = None, []
     for setting in settings:

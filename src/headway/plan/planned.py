@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from headway.facts.machine import Machine
 from headway.facts.workload import Workload
+from headway.plan.flight import refusals
 from headway.plan.ledger import Ledger
 from headway.plan.plan import plan
 from headway.plan.remedies import Advice, remedies
@@ -37,13 +38,13 @@ class Planned:
 
     @property
     def fits(self) -> bool:
-        """Whether the expected peak is inside every known limit of every pool."""
-        return all(each.kind != "does not fit" for each in self.outcome.pools)
+        """Whether the expected peak is inside every known limit of every pool, and no engine refuses."""
+        return not self.outcome.refusals and all(each.kind != "does not fit" for each in self.outcome.pools)
 
 
 def examine(workload: Workload, machine: Machine) -> Planned:
     """Plan a run and ask everything of the plan: some ten plans, and hundreds where it does not surely fit."""
     ledger = plan(workload, machine)
-    outcome = overall(verdict(ledger, machine), deciding(workload, machine))
+    outcome = overall(verdict(ledger, machine), deciding(workload, machine), refusals(workload, ledger))
     advice = NO_ADVICE if outcome.kind == "fits" else remedies(workload, machine)
     return Planned(workload, machine, ledger, outcome, longest_sample(workload, machine, LONGEST), advice)

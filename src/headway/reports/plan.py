@@ -121,6 +121,8 @@ def _overall(outcome: Outcome) -> Text:
         "does not fit": "what is expected is over a limit.",
         "cannot tell": "no limit is known of what decides.",
     }[outcome.kind]
+    if outcome.refusals:
+        return Text.assemble(_kind(outcome.kind), ": ", "\n".join(outcome.refusals))
     if outcome.deciding:
         names = ", ".join(text.partition(" ")[0] for text in outcome.deciding)
         said = f"nobody said {names}, and half or twice of what is assumed would make the difference; --set it."

@@ -28,6 +28,7 @@ def document(planned: Planned, trainer: str) -> Document:
         "pools": [_pool(planned, verdict) for verdict in planned.outcome.pools],
         "remedies": [_remedy(planned, remedy) for remedy in advice.remedies],
         "without_effect": [_remedy(planned, remedy) for remedy in advice.without_effect],
+        "refusals": list(planned.outcome.refusals),
         "unknown": list(workload.unknown),
         "deciding": list(planned.outcome.deciding),
         "lines": [{**line._asdict(), "phase": str(line.phase)} for line in planned.ledger.lines],

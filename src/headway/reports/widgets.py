@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
@@ -130,10 +131,12 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def hanging(rows: Iterable[tuple[str | Text, Text]], indent: int = 2) -> Table:
+def hanging(
+    rows: Iterable[tuple[str | Text, Text]], indent: int = 2, justify: Literal["left", "right"] = "right"
+) -> Table:
     """Lines that wrap beside their first words."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_header=False)
-    table.add_column(no_wrap=True, justify="right")
+    table.add_column(no_wrap=True, justify=justify)
     table.add_column(overflow="fold")
     for start, text in rows:
         table.add_row(Text(" " * indent).append(start), text)

@@ -1,0 +1,62 @@
+"""What `headway size` asks the planner: which machine, which models, which standard batch."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+
+from headway.cli.inputs import find_machine, host_memory
+from headway.errors import InputError
+from headway.facts.shapes import TRAINED, ModelShape, nearest, table
+from headway.facts.workload import Workload
+from headway.foreign import settings
+from headway.plan.moves import is_rehearsal
+from headway.plan.size import OTHERS, OWN, Recipe, trainable
+from headway.plan.sizing import Sizing, sizing
+from headway.plan.verdict import with_lengths
+
+BATCH = ("rollout.max_prompt", "rollout.max_answer", "rollout.prompts", "rollout.samples")
+"""Keys of the standard batch that may be set."""
+
+
+def sized(name: str | None, given: Sequence[str], pattern: str | None) -> Sizing:
+    """The table of a machine by name, or of this one. InputError for what cannot be set and a pattern of no model."""
+    host, batch = host_memory(given)
+    machine = find_machine(name, host, ray=True)
+    change = _change(batch)
+    own, others = (tuple(_with(recipe, change) for recipe in recipes) for recipes in (OWN, OTHERS))
+    models = trainable() if pattern is None else _matching(pattern)
+    return sizing(machine, models, own, others if machine.device_count else ())
+
+
+def _matching(pattern: str) -> tuple[ModelShape, ...]:
+    """Published models by name, whole or in part, in any case."""
+    plain = pattern.lower()
+    wanted = plain if set(plain) & set("*?[") else f"*{plain}*"
+    found = [shape for key, shape in table().items() if fnmatchcase(key, wanted) and not is_rehearsal(shape)]
+    if not found:
+        near = f"; nearest are {', '.join(nearest(pattern))}" if nearest(pattern) else ""
+        raise InputError(f"--model {pattern}: no model of that name{near}")
+    if not any(shape.family in TRAINED for shape in found):
+        raise InputError(f"--model {pattern}: headway trains {', '.join(TRAINED)}, and none of these is one")
+    return tuple(shape for shape in found if shape.family in TRAINED)
+
+
+def _change(batch: Sequence[str]) -> Callable[[Workload], Workload]:
+    """What `--set` does to the standard run of a recipe."""
+    for setting in batch:
+        key = setting.partition("=")[0].strip()
+        if key not in BATCH:
+            raise InputError(
+                f"--set {setting}: size has {', '.join(BATCH)} and machine.host; use headway plan for more"
+            )
+
+    def change(workload: Workload) -> Workload:
+        rollout = settings.apply(workload, batch).rollout
+        longer = with_lengths(workload, max_prompt=rollout.max_prompt, max_answer=rollout.max_answer)
+        return replace(longer, rollout=rollout)
+
+    return change
+
+
+def _with(recipe: Recipe, change: Callable[[Workload], Workload]) -> Recipe:
+    return replace(recipe, build=lambda shape: change(recipe.build(shape)))
