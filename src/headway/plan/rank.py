@@ -33,8 +33,8 @@ class Rank:
 
     `base` is the bytes of all parameters as they are stored, `packing` their share of unpacked ones. `trained` are
     elements with a gradient of `gradient_size` bytes, themselves `trained_size`. `block` and `embedding` are elements
-    of the largest block (`block_trained`: without adapters) and of the embedding, `largest` of the largest parameter; `projections` of all matrices.
-    `gradients` is one rank's full set in bytes. The formulas are words for the ledger.
+    of the largest block (`block_trained`: without adapters) and of the embedding, `largest` of the largest parameter,
+    `projections` of all matrices. `gradients` is one rank's full set in bytes. The formulas are words for the ledger.
     """
 
     shape: ModelShape

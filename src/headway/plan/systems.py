@@ -87,7 +87,7 @@ SYSTEMS: dict[str, System] = {
     # the loss is compiled too: bf16 logits and their gradient
     "torchtitan": System(norm="fused", root_stays=False, loss=LossCost(10, 12), loss_fused=LossCost(4, 4)),
     # logits in eight chunks in half precision (2), their log-softmax in fp32 (4), one chunk's gradient at a time
-    "torchtune": System(root_stays=False, loss=LossCost(6, 7), loss_fused=LossCost(4, 4)),
+    "torchtune": System(root_stays=False, loss=LossCost(6, 7), loss_fused=LossCost(6, 6)),
     # Fabric casts the list of logits to fp32 (4), which the loop holds; log-softmax by chunk of 128 tokens (4)
     "litgpt": System(
         fused_qkv=True, repeat_kv=True, lora="litgpt", packed_copy=3, packed_head=True, gathered_stays=True,

@@ -202,8 +202,8 @@ class Gathered:
 def gathered(workload: Workload, rank: Rank) -> Gathered:
     """Two blocks, the one that computes and the next; for the loss the head and one block.
 
-    ZeRO-3 keeps up to its limit of parameters gathered, and as many that will soon be used again. A pipeline stage keeps
-    what it gathered for its other micro-batches.
+    ZeRO-3 keeps up to its limit of parameters gathered, and as many that will soon be used again. A pipeline stage
+    keeps what it gathered for its other micro-batches.
     """
     trainer, layout, habits = workload.trainer, workload.layout, rank.habits
     size, split = rank.style.size, layout.tensor
@@ -385,7 +385,8 @@ def step(workload: Workload, rank: Rank | None = None) -> list[Item]:
     size, formula = _step_temporaries(workload, rank)
     found = [
         Item.exact("gradients", gradients, f"{rank.trained_formula} x {rank.gradient_size} B", SOURCE),
-        Item.exact("temporaries", size, formula, SOURCE),
+        # torch 2.0 makes two lists of temporaries where later releases make one
+        Item("temporaries", size, 2 * size, formula, SOURCE),
     ]
     return [item for item in found if item.upper]
 
@@ -422,8 +423,8 @@ def stream_bytes(workload: Workload, items: list[Item], rank: Rank) -> int:
 
 
 def reserved(items: list[Item], habits: System = SYSTEMS["peft"], streams: int = 0) -> Item:
-    """What the allocator holds beyond tensors: rounding and holes, in proportion to what comes and goes, and the pools
-    of other streams."""
+    """What the allocator holds beyond tensors: rounding and holes, in proportion to what comes and goes, and other
+    streams' pools."""
     size = upper = 0.0
     for item in items:
         if item.item not in PERMANENT:

@@ -1,0 +1,219 @@
+"""Trainers of other systems: measured rows, the optimizer's step in torch, and what must hold for every run."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+import rows_training
+from headway.facts.shapes import by_name
+from headway.facts.workload import Layout, Lora, Optimizer, Quant, Rollout, Trainer, Workload
+from headway.plan import training
+from headway.plan.ledger import Phase
+from headway.plan.plan import DEVICE, HOST, plan
+
+from ..train.live_bytes import LiveBytes
+
+ROWS = [
+    json.loads(line)
+    for line in (Path(__file__).parents[2] / "data" / "measured" / "trainers.jsonl").read_text().splitlines()
+]
+"""Public measurements; each names its source."""
+MEASURED = [row for row in ROWS if row["measured"].get("bytes")]
+TOLERANCE = {"allocated": 0.12, "reserved": 0.12, "device_used": 0.12}
+
+
+def identity(row: dict[str, Any]) -> str:
+    return f"{row['id']} {row['trainer']['system']} {row['trainer']['mode']}"
+
+
+@pytest.mark.parametrize("row", MEASURED, ids=identity)
+def test_a_measured_run_is_near_its_prediction_and_under_its_bound(row: dict[str, Any]) -> None:
+    found, measured = rows_training.predict(row), row["measured"]["bytes"]
+    assert found.bytes == pytest.approx(measured, rel=TOLERANCE[row["measured"]["quantity"]])
+    assert measured <= found.upper <= 1.7 * measured
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row not in MEASURED], ids=identity)
+def test_a_run_that_did_not_fit_has_a_bound_above_its_device(row: dict[str, Any]) -> None:
+    assert rows_training.predict(row).upper > row["machine"]["device_bytes"]
+
+
+def test_measured_runs_as_a_whole() -> None:
+    errors, ratios = [], []
+    for row in MEASURED:
+        found = rows_training.predict(row)
+        errors.append(abs(found.bytes / row["measured"]["bytes"] - 1))
+        ratios.append(found.upper / row["measured"]["bytes"])
+    assert median(errors) < 0.03
+    assert median(ratios) < 1.2
+
+
+def workload(**changes: Any) -> Workload:
+    """Full fine-tuning of a small Qwen3 in bf16, two samples of 512 tokens; changes by the name of a field."""
+    shape = by_name("qwen3-0.6b")
+    assert shape is not None
+    trainer = Trainer(
+        "bf16", None, "none", 1024, False, "sdpa", 256, entropy=False, updates=1, system="hf", rows=2, loss="logits",
+        optimizer=Optimizer(state_dtype="bf16", master=False, step="foreach"),
+    )  # fmt: skip
+    base = Workload(
+        shape, trainer, Rollout(2, 1, 0, 512, 0, 0, 1), "cuda", 1, 0, "exact", 0, "json", 0, 3, save=False,
+        tensorboard=False,
+    )  # fmt: skip
+    names = set(Trainer.__dataclass_fields__)
+    inner = {name: value for name, value in changes.items() if name in names}
+    outer = {name: value for name, value in changes.items() if name not in names}
+    return replace(base, trainer=replace(trainer, **inner), **outer)
+
+
+def total(items: list[Any]) -> int:
+    return sum(item.bytes for item in items)
+
+
+@pytest.mark.parametrize("foreach", [True, False])
+def test_adamw_in_torch_holds_the_planned_states_and_temporaries(foreach: bool) -> None:
+    sizes = [(64, 256), (256, 64), (128, 128), (512, 96)]
+    parameters = [nn.Parameter(torch.randn(size).bfloat16()) for size in sizes]
+    for parameter in parameters:
+        parameter.grad = torch.randn_like(parameter)
+    known = [*parameters, *(parameter.grad for parameter in parameters)]
+    count = sum(parameter.numel() for parameter in parameters)
+    optimizer = torch.optim.AdamW(parameters, foreach=foreach)
+    with LiveBytes(*known) as counted:
+        optimizer.step()
+        states = counted.live
+        counted.peak = counted.live
+        optimizer.step()
+    planned = workload(optimizer=Optimizer(state_dtype="bf16", master=False, step="foreach" if foreach else "blocks"))
+    scale = count / planned.model.parameters()
+    moments = training.states(planned, stepped=True)[1]
+    assert moments.item == "optimizer moments"
+    assert moments.bytes * scale == pytest.approx(states, rel=0.01)
+    temporaries = next(item for item in training.step(planned) if item.item == "temporaries")
+    if foreach:
+        assert temporaries.bytes * scale == pytest.approx(counted.peak - states, rel=0.01)
+    else:
+        largest = max(parameter.numel() for parameter in parameters)
+        assert counted.peak - states <= 2 * 4 * largest
+        assert temporaries.bytes == 2 * 4 * planned.model.embedding_parameters()
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "bytes_each"),
+    [
+        (Optimizer(state_dtype="fp32"), 8 + 4),
+        (Optimizer(state_dtype="bf16", master=False), 4),
+        (Optimizer(state_dtype="int8", master=False), 2 * (1 + 4 / 256)),
+        (Optimizer(state_dtype="int4", master=False), 2 * (0.5 + 4 / 128)),
+        (Optimizer("adafactor", master=False), 0),
+        (Optimizer("sgd", master=False), 0),
+        (Optimizer("lion", "bf16", master=False), 2),
+        (Optimizer(state_dtype="fp32", master=False, offload=0.5), 4),
+    ],
+)
+def test_optimizers_keep_their_states(optimizer: Optimizer, bytes_each: float) -> None:
+    planned = workload(optimizer=optimizer)
+    grown = total(training.states(planned, stepped=True)) - total(training.states(planned, stepped=False))
+    assert grown == pytest.approx(planned.model.parameters() * bytes_each, rel=1e-6, abs=1)
+
+
+def test_an_optimizer_in_the_backward_pass_leaves_no_gradients_to_the_step() -> None:
+    held, freed = (
+        workload(optimizer=Optimizer(in_backward=each), checkpointing=True, rows=1) for each in (False, True)
+    )
+    assert "gradients" in [item.item for item in training.step(held)]
+    assert training.step(freed) == []
+    batch = training.micro_batch(held)
+    assert total(training.train(freed, batch)) < total(training.train(held, batch)) - held.model.parameters()
+
+
+def test_paged_state_is_outside_the_allocator_and_may_be_on_the_device() -> None:
+    ledger = plan(workload(optimizer=Optimizer(state_dtype="int8", master=False, paged=True)))
+    line = next(line for line in ledger.select(DEVICE, Phase.TRAIN) if line.item == "paged optimizer")
+    assert (line.quantity, line.bytes) == ("device_used", 0)
+    assert line.upper == pytest.approx(2 * 596_049_920 * (1 + 4 / 256), rel=1e-6)
+    assert any(line.item == "offloaded optimizer" for line in ledger.select(HOST, Phase.TRAIN))
+
+
+def test_offload_under_fsdp_leaves_no_states_on_the_device() -> None:
+    optimizer = Optimizer(state_dtype="bf16", master=False, offload=1.0)
+    planned = workload(system="fsdp1", optimizer=optimizer, layout=Layout(devices=2, shards=2))
+    assert training.states(planned, stepped=True) == []
+    parameters = planned.model.parameters()
+    assert total(training.host_states(planned)) == parameters * (2 + 2 + 4) // 2
+
+
+def test_a_trainer_that_counts_tokens_takes_the_longest_sample_alone_if_it_is_over_the_cap() -> None:
+    planned = workload(rows=0, cap=256, rollout=Rollout(4, 1, 100, 412, 0, 0, 1))
+    batch = training.micro_batch(planned)
+    assert (batch.tokens, batch.responses) == (512, 512)
+    assert training.micro_batch(workload(rows=0, cap=1536, rollout=planned.rollout)).tokens == 1536
+
+
+def test_miles_keeps_sixteen_bytes_a_parameter_and_twenty_in_its_step() -> None:
+    """fp32 parameters, gradients that stay, two moments; foreach temporaries of one list: facts of its FSDP actor."""
+    planned = workload(
+        system="miles-fsdp", param_dtype="fp32", compute_dtype="bf16", grad_dtype="fp32", gradients_stay=True,
+        optimizer=Optimizer(master=False, step="foreach"), rows=0,
+    )  # fmt: skip
+    count = planned.model.parameters()
+    held = training.states(planned, stepped=True)
+    assert total(held) + training.gradient_bytes(planned) == 16 * count
+    assert total(held) + total(training.step(planned)) == 20 * count
+    batch = training.micro_batch(planned)
+    lines = {item.item: item.bytes for item in training.train(planned, batch)}
+    assert lines["logits"] == (2 + 2 + 4) * 1024 * planned.model.vocab
+    assert lines["gradients"] == 4 * count
+    assert {item.item for item in training.score(planned, batch)} >= {"gradients", "gathered blocks", "logits"}
+
+
+TRAINERS = st.fixed_dictionaries({
+    "system": st.sampled_from(["hf", "fsdp1", "fsdp2", "torchtune", "litgpt", "deepspeed", "miles-fsdp"]),
+    "lora": st.sampled_from([None, Lora(8, "all-linear", "bf16", dropout=True), Lora(16, "attention")]),
+    "checkpointing": st.booleans(), "attention": st.sampled_from(["sdpa", "eager", "flash"]),
+    "kernels": st.sampled_from(["eager", "fused"]), "rows": st.integers(0, 4),
+    "loss": st.sampled_from(["logits", "logits-chunks", "fused", "hidden-chunks"]),
+    "quant": st.sampled_from([None, Quant("nf4"), Quant("int4")]),
+})  # fmt: skip
+
+
+@given(TRAINERS, st.integers(1, 64), st.integers(2, 4))
+def test_more_shards_never_raise_a_ranks_states(found: dict[str, Any], shards: int, times: int) -> None:
+    found = found if found["lora"] else {**found, "quant": None}
+    few, many = (
+        workload(**found, layout=Layout(devices=number, shards=number)) for number in (shards, shards * times)
+    )
+    padding = 8  # a byte for each item that is rounded up
+    assert total(training.states(many, stepped=True)) <= total(training.states(few, stepped=True)) + padding
+    assert training.gradient_bytes(many) <= training.gradient_bytes(few) + padding
+
+
+@given(TRAINERS, st.integers(1, 4096), st.integers(1, 4096))
+def test_longer_samples_never_lower_a_peak(found: dict[str, Any], length: int, more: int) -> None:
+    found = found if found["lora"] else {**found, "quant": None}
+    short, long = (
+        plan(workload(**found, rollout=Rollout(2, 1, 0, tokens, 0, 0, 1))) for tokens in (length, length + more)
+    )
+    assert short.peak(DEVICE).bytes <= long.peak(DEVICE).bytes
+    assert short.upper(DEVICE) <= long.upper(DEVICE)
+
+
+@given(TRAINERS)
+def test_a_phase_is_the_sum_of_its_lines_and_no_line_is_over_its_bound(found: dict[str, Any]) -> None:
+    ledger = plan(workload(**(found if found["lora"] else {**found, "quant": None})))
+    assert {Phase.LOAD, Phase.TRAIN, Phase.STEP} == set(ledger.phases(DEVICE))
+    for phase in ledger.phases(DEVICE):
+        lines = ledger.select(DEVICE, phase)
+        assert ledger.peak_of(DEVICE, phase).bytes == sum(line.bytes for line in lines)
+        assert all(0 <= line.bytes <= line.upper for line in lines)
+        device = ledger.measured_as(DEVICE, phase, "device_used")
+        assert ledger.measured_as(DEVICE, phase, "allocated")[0] <= ledger.measured_as(DEVICE, phase, "reserved")[0]
+        assert device == (ledger.peak_of(DEVICE, phase).bytes, ledger.peak_of(DEVICE, phase).upper)
