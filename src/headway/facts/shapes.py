@@ -210,7 +210,13 @@ class ModelShape:
 
     def block_parameters(self, block: Block | None = None) -> int:
         """Parameters of one block, norms and biases included; without `block`, of the largest."""
-        chosen = self._block(block)
+        return self._largest_block if block is None else self._count_block(block)
+
+    @cached_property
+    def _largest_block(self) -> int:
+        return self._count_block(self._block(None))
+
+    def _count_block(self, chosen: Block) -> int:
         mlp = self._plain_mlp(chosen)
         count = self.attention_parameters(chosen) + sum(one.size for one in mlp)
         if chosen.experts:

@@ -1,6 +1,6 @@
 """headway's own run on one device: which items are alive in which phase."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from headway.facts.workload import DTYPE_BYTES, Workload
 from headway.plan import host, kvcache, optimizer, weights
@@ -17,21 +17,30 @@ def phases(workload: Workload) -> Phases:
     model does not end its answers early; shorter answers hold less. Upper bounds add what shorter samples can do
     (fill a micro-batch closer to the cap) and the uncertainty of each line.
     """
-    found = {
-        Phase.LOAD: list(_load(workload)),
-        Phase.ROLLOUT: list(_generate(workload, evaluation=False)),
-        Phase.TRAIN: list(_train(workload)),
-        Phase.STEP: list(_step(workload)),
+    items = {
+        Phase.LOAD: _load(workload),
+        Phase.ROLLOUT: _generate(workload, evaluation=False),
+        Phase.TRAIN: _train(workload),
+        Phase.STEP: _step(workload),
     }
     if workload.trainer.updates > 1 or workload.trainer.reference != "none":
-        found[Phase.SCORE] = list(_score(workload))
+        items[Phase.SCORE] = _score(workload)
     if workload.save:
-        found[Phase.SAVE] = list(_save(workload))
+        items[Phase.SAVE] = _save()
     if workload.rollout.eval_problems:
-        found[Phase.EVAL] = list(_generate(workload, evaluation=True))
+        items[Phase.EVAL] = _generate(workload, evaluation=True)
+    resident = {stepped: list(_tensors(workload, _resident(workload, stepped=stepped))) for stepped in (False, True)}
+    always = list(_always(workload))
     return {
-        phase: (first_step(workload, phase), list(_placed(workload, phase, items))) for phase, items in found.items()
-    }
+        phase: (
+            first_step(workload, phase),
+            [
+                *resident[_has_optimizer_state(workload, phase)], *_tensors(workload, held), *always,
+                Entry("host", "host", "trainer", host.process(workload, phase)),
+            ],
+        )
+        for phase, held in items.items()
+    }  # fmt: skip
 
 
 def micro_batches(workload: Workload) -> tuple[Batch, ...]:
@@ -51,8 +60,8 @@ def fullest_micro_batch(workload: Workload) -> Batch:
     return Batch(1, tokens, min(tokens, samples * rollout.max_answer), reach=rollout.longest)
 
 
-def _resident(workload: Workload, phase: Phase) -> Iterator[Item]:
-    """Weights, reference and optimizer state, as they stand in a phase at its highest pass."""
+def _resident(workload: Workload, *, stepped: bool) -> Iterator[Item]:
+    """Weights and reference, and optimizer state where a step has made it."""
     shape, trainer = workload.model, workload.trainer
     size = DTYPE_BYTES[trainer.param_dtype]
     formula = f"{shape.parameters():,} parameters x {size} B"
@@ -62,7 +71,7 @@ def _resident(workload: Workload, phase: Phase) -> Iterator[Item]:
     if trainer.lora is not None:
         count = weights.trained_parameters(workload)
         yield Item.exact("adapters", count * 4, f"{count:,} parameters x 4 B", "fp32")
-    if _has_optimizer_state(workload, phase):
+    if stepped:
         yield from _optimizer_state(workload)
 
 
@@ -103,7 +112,6 @@ def first_step(workload: Workload, phase: Phase) -> int:
 
 
 def _load(workload: Workload) -> Iterator[Item]:
-    yield from _resident(workload, Phase.LOAD)
     shape = workload.model
     size = shape.embedding_parameters() * DTYPE_BYTES[workload.trainer.param_dtype]
     yield Item(
@@ -112,13 +120,12 @@ def _load(workload: Workload) -> Iterator[Item]:
 
 
 def _generate(workload: Workload, *, evaluation: bool) -> Iterator[Item]:
-    yield from _resident(workload, Phase.EVAL if evaluation else Phase.ROLLOUT)
     rollout = workload.rollout
     per_prompt = rollout.eval_samples if evaluation else rollout.samples
     answers = (rollout.eval_problems if evaluation else rollout.prompts) * per_prompt
     held = kvcache.generation(workload, answers, per_prompt=per_prompt)
-    yield Item.exact(
-        "KV cache", held.cache,
+    yield Item(
+        "KV cache", held.cache, max(held.cache, min(rollout.kv_budget, answers * held.cache // held.sequences)),
         f"{held.sequences:,} sequences x {rollout.longest:,} tokens x {kvcache.token_bytes(workload):,} B",
         "one slab, zeroed when a batch starts",
     )  # fmt: skip
@@ -131,7 +138,6 @@ def _generate(workload: Workload, *, evaluation: bool) -> Iterator[Item]:
 
 
 def _train(workload: Workload) -> Iterator[Item]:
-    yield from _resident(workload, Phase.TRAIN)
     batches = micro_batches(workload)
     passes = [training_moments(workload, batches[0], accumulate=False)]
     if len(batches) > 1:
@@ -143,7 +149,6 @@ def _train(workload: Workload) -> Iterator[Item]:
 
 
 def _score(workload: Workload) -> Iterator[Item]:
-    yield from _resident(workload, Phase.SCORE)
     plain = without_adapter(workload) if workload.trainer.updates == 1 else workload
     batch = micro_batches(workload)[0]
     top = highest(scoring_moments(plain, batch))
@@ -171,7 +176,6 @@ def _moment_items(workload: Workload, top: Moment, worst: Moment, batch: Batch) 
 
 
 def _step(workload: Workload) -> Iterator[Item]:
-    yield from _resident(workload, Phase.STEP)
     gradients = weights.gradient_bytes(workload)
     once = workload.optimizer_steps == 1
     yield Item("gradients", 0 if once else gradients, gradients, "one for each trained parameter", "freed one by one")
@@ -180,31 +184,32 @@ def _step(workload: Workload) -> Iterator[Item]:
     yield host.fragmentation(gradients // 2)
 
 
-def _save(workload: Workload) -> Iterator[Item]:
-    yield from _resident(workload, Phase.SAVE)
+def _save() -> Iterator[Item]:
     yield Item("file buffers", 0, 64 << 20, "tensors are written from where they are", "safetensors")
 
 
-def _placed(workload: Workload, phase: Phase, items: list[Item]) -> Iterator[Entry]:
-    """The entries of one phase: tensors where the model is, Python's objects in host memory."""
+def _tensors(workload: Workload, items: Iterable[Item]) -> Iterator[Entry]:
+    """Entries of tensors, where the model is, and of Python's objects, in host memory."""
     cuda = workload.device == "cuda"
     for item in items:
         if item.upper == 0:
             continue
-        python = item.item == "answers"
-        on_device = cuda and not python
+        on_device = cuda and item.item != "answers"
         quantity: Quantity = "host"
         if on_device:
             quantity = "reserved" if item.item == "fragmentation" else "allocated"
         yield Entry("device" if on_device else "host", quantity, _ROLES.get(item.item, "trainer"), item)
-    if cuda:
+
+
+_ROLES = {"KV cache": "engine", "answers": "engine", "reference weights": "reference"}
+
+
+def _always(workload: Workload) -> Iterator[Entry]:
+    """What every phase holds beside tensors, the trainer's process apart."""
+    if workload.device == "cuda":
         yield Entry("device", "device_used", "trainer", host.cuda_context())
-    yield Entry("host", "host", "trainer", host.process(workload, phase))
     yield Entry("host", "host", "trainer", host.problems(workload))
     if (tokenizer := host.tokenizer(workload)) is not None:
         yield Entry("host", "host", "trainer", tokenizer)
     if (reward := host.reward(workload)) is not None:
         yield Entry("host", "host", "reward", reward)
-
-
-_ROLES = {"KV cache": "engine", "answers": "engine", "reference weights": "reference"}
