@@ -4,10 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
 from functools import cache
+from math import isfinite
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
-
-from pydantic import TypeAdapter, ValidationError
 
 from headway.errors import InputError
 from headway.facts.workload import Engine, Layout, Lora, Quant, Workload
@@ -98,11 +97,13 @@ def apply(workload: Workload, settings: Sequence[str]) -> Workload:
 
 def _set(workload: Workload, path: str, text: str) -> Workload:
     if path in FRESH and text.lower() == "none":
-        return _put(workload, path.split("."), None, "")
+        without: Workload = _put(workload, path.split("."), None, "")
+        return without
     known = table().get(path)
     if known is None:
         raise InputError(_no_such_key(path))
-    return _put(workload, path.split("."), _value(known, text), "")
+    changed: Workload = _put(workload, path.split("."), _value(known, text), "")
+    return changed
 
 
 def _put(record: Any, path: list[str], value: Any, prefix: str) -> Any:
@@ -126,8 +127,8 @@ def _value(setting: Setting, text: str) -> Any:
     if "names with commas" in setting.accepts and ("," in text or get_origin(setting.kind) is tuple):
         raw = tuple(part.strip(" '\"") for part in text.strip("()").split(",") if part.strip())
     try:
-        value = TypeAdapter(setting.kind).validate_python(raw)
-    except ValidationError:
+        value = _read(setting.kind, raw)
+    except ValueError:
         raise InputError(f"--set {setting.path}={text}: must be {setting.accepts}") from None
     if isinstance(value, int | float) and value < 0:
         raise InputError(f"--set {setting.path}={text}: must not be negative")
@@ -136,9 +137,44 @@ def _value(setting: Setting, text: str) -> Any:
     return value
 
 
+_TRUTHS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+
+
+def _read(kind: Any, raw: str | tuple[str, ...] | None) -> Any:
+    """The value of a field's type; ValueError where it is none.
+
+    >>> _read(int | None, "12"), _read(bool, "True"), _read(Literal["a", "b"] | tuple[str, ...], ("c", "d"))
+    (12, True, ('c', 'd'))
+    """
+    origin, choices = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        for each in choices:
+            try:
+                return _read(each, raw)
+            except ValueError:
+                continue
+        raise ValueError(raw)
+    if raw is None or isinstance(raw, tuple):
+        if (kind is type(None)) if raw is None else (origin is tuple):
+            return raw
+        raise ValueError(raw)
+    if origin is Literal:
+        return choices[choices.index(raw)]
+    if kind is bool:
+        if raw.lower() not in _TRUTHS:
+            raise ValueError(raw)
+        return _TRUTHS[raw.lower()]
+    if kind in (int, str):
+        return kind(raw)
+    if kind is float and isfinite(float(raw)):
+        return float(raw)
+    raise ValueError(raw)
+
+
 _AT_LEAST_ONE = {
     "trainer.updates", "trainer.lora.rank", "rollout.prompts", "rollout.samples", "rollout.max_answer", "steps",
-    "threads", "engine.memory_fraction", "engine.tensor_parallel", "engine.pipeline_parallel", "engine.max_seqs", "engine.max_batched_tokens",
+    "threads", "engine.memory_fraction", "engine.tensor_parallel", "engine.pipeline_parallel", "engine.max_seqs",
+    "engine.max_batched_tokens",
     *(f"layout.{each.name}" for each in fields(Layout) if each.name != "sequence_parallel"),
 }  # fmt: skip
 
