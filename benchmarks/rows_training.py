@@ -170,7 +170,7 @@ def _lora(trainer: Mapping[str, Any], system: str) -> Lora | None:
         rank=need(lora, "rank", of="trainer.lora"),
         targets=targets if isinstance(targets, str) else tuple(targets),
         dtype=_dtype(lora.get("dtype"), "fp32"), embeddings=bool(lora.get("modules_to_save")),
-        dropout=system not in WITHOUT_DROPOUT,
+        dropout=system not in WITHOUT_DROPOUT, magnitude=trainer.get("mode") == "dora",
     )  # fmt: skip
 
 
@@ -186,6 +186,7 @@ def _quant(trainer: Mapping[str, Any]) -> Quant | None:
 def _optimizer(trainer: Mapping[str, Any]) -> Optimizer:
     optimizer = section(trainer, "optimizer")
     kind = str(optimizer.get("kind") or "adamw")
+    kind = "adamw" if kind.startswith(("adam", "paged_adam")) else kind
     if kind not in ("adamw", "adafactor", "sgd", "muon", "lion"):
         raise NotCovered(f"optimizer.kind {kind!r}")
     state = optimizer.get("state_dtype") or trainer.get("param_dtype") or "fp32"
@@ -210,5 +211,5 @@ def _layout(layout: Mapping[str, Any]) -> Layout:
     replicas = max(1, data * context // shards)
     return Layout(
         nodes, max(1, gpus // nodes), shards, replicas, tensor, context, pipeline,
-        bool(layout.get("sequence_parallel", True)),
+        bool(layout.get("sequence_parallel", True)), zero=stage if stage in (1, 2) else 0,
     )  # fmt: skip

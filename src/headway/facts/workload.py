@@ -20,8 +20,10 @@ Packed = Literal["nf4", "int4", "int8", "fp8"]
 class Lora:
     """Adapters on a frozen base. `embeddings`: the embedding and the head are trained in full as well.
 
+    `magnitude`: each adapted weight has a trained norm for every output (DoRA).
+
     >>> Lora(rank=16, targets="all-linear")
-    Lora(rank=16, targets='all-linear', dtype='fp32', embeddings=False, dropout=False)
+    Lora(rank=16, targets='all-linear', dtype='fp32', embeddings=False, dropout=False, magnitude=False)
     """
 
     rank: int
@@ -29,6 +31,7 @@ class Lora:
     dtype: Dtype = "fp32"
     embeddings: bool = False
     dropout: bool = False
+    magnitude: bool = False
 
 
 @dataclass(frozen=True)
@@ -229,6 +232,7 @@ class Layout:
     ranks split the tokens of a sample, `pipeline` stages the layers, each in `virtual_pipeline` parts.
     `expert_parallel` ranks share the experts, each of which `expert_tensor` ranks split (None: as `tensor`).
     `first_stage_layers` and `last_stage_layers`: layers of the first and last stage where they have fewer.
+    `zero`: replicas divide the optimizer's state among them (1), or gradients as well (2), as DeepSpeed's ZeRO does.
 
     >>> Layout(devices=8, shards=8).ranks
     8
@@ -247,6 +251,7 @@ class Layout:
     virtual_pipeline: int = 1
     first_stage_layers: int | None = None
     last_stage_layers: int | None = None
+    zero: Literal[0, 1, 2] = 0
 
     @property
     def ranks(self) -> int:

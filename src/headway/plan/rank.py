@@ -34,7 +34,8 @@ class Rank:
     `base` is the bytes of all parameters as they are stored, `packing` their share of unpacked ones. `trained` are
     elements with a gradient of `gradient_size` bytes, themselves `trained_size`. `block` and `embedding` are elements
     of the largest block (`block_trained`: without adapters) and of the embedding, `largest` of the largest parameter,
-    `projections` of all matrices. `gradients` is one rank's full set in bytes. The formulas are words for the ledger.
+    `projections` of all matrices. `divided` ranks share parameters, `optimizer_divided` the optimizer's state.
+    `gradients` is one rank's full set in bytes. The formulas are words for the ledger.
     """
 
     shape: ModelShape
@@ -53,6 +54,7 @@ class Rank:
     groups: tuple[Group, ...]
     shards: int
     divided: int
+    optimizer_divided: int
     casts: bool
     offloads_parameters: bool
     gradients: int
@@ -105,9 +107,10 @@ def _rank(shape: ModelShape, trainer: Trainer, layout: Layout) -> Rank:
             Group(number, replay(shape, style, block), saved_by_op(shape, style, block))
             for block, number in shape.blocks()
         ),
-        shards=layout.shards, divided=divided, casts=trainer.system in CASTING and style.size < size,
+        shards=layout.shards, divided=divided,
+        optimizer_divided=divided * (layout.replicas if layout.zero else 1), casts=trainer.system in CASTING and style.size < size,
         offloads_parameters=offload and (layout.shards > 1 or trainer.system.startswith("fsdp")),
-        gradients=ceil(trained * gradient_size / divided),
+        gradients=ceil(trained * gradient_size / (divided * (layout.replicas if layout.zero == 2 else 1))),
         base_formula=f"{parameters:,} parameters{packed}{where}", trained_formula=f"{trained:,} parameters{where}",
     )  # fmt: skip
 

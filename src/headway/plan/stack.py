@@ -177,7 +177,14 @@ class _Builder:
             tape.drop(dropped)
         scaled = tape.add(f"{name}.scaled", wide, b)
         tape.drop(b)
-        total = tape.add(f"{name}.sum", wide, base, scaled, passes=size == style.size)
+        if style.lora.magnitude:
+            # both results stay for the gradient of the norms, which are those of weight + B A, made in fp32
+            total = tape.add(
+                f"{name}.sum", wide, base, scaled, keeps=[base, scaled], extra=Size(fixed=3 * FP32 * linear.size),
+                weight=Size(fixed=linear.outputs * own),
+            )  # fmt: skip
+        else:
+            total = tape.add(f"{name}.sum", wide, base, scaled, passes=size == style.size)
         tape.drop(base, scaled)
         if size == style.size:
             return total

@@ -68,7 +68,7 @@ def _optimizer_bytes(workload: Workload, rank: Rank) -> tuple[int, int]:
     optimizer = workload.trainer.optimizer
     moments = rank.trained * STATES[optimizer.kind] * STATE_BYTES[optimizer.state_dtype]
     master = rank.trained * FP32 if optimizer.master and rank.trained_size < FP32 else 0
-    return rank.share(moments), rank.share(master)
+    return ceil(moments / rank.optimizer_divided), ceil(master / rank.optimizer_divided)
 
 
 def _optimizer_items(workload: Workload, rank: Rank) -> list[Item]:
@@ -382,31 +382,30 @@ def step(workload: Workload, rank: Rank | None = None) -> list[Item]:
     gradients = rank.gradients
     if optimizer.in_backward or rank.offloads_parameters:
         gradients = 0
-    size, formula = _step_temporaries(workload, rank)
     found = [
         Item.exact("gradients", gradients, f"{rank.trained_formula} x {rank.gradient_size} B", SOURCE),
-        # torch 2.0 makes two lists of temporaries where later releases make one
-        Item("temporaries", size, 2 * size, formula, SOURCE),
+        _temporaries(workload, rank),
     ]
     return [item for item in found if item.upper]
 
 
-def _step_temporaries(workload: Workload, rank: Rank) -> tuple[int, str]:
-    """Bytes beside states and gradients while the optimizer updates, and what they are."""
-    trainer, own = workload.trainer, rank.share(rank.trained)
+def _temporaries(workload: Workload, rank: Rank) -> Item:
+    """What there is beside states and gradients while the optimizer updates."""
+    trainer, own = workload.trainer, ceil(rank.trained / rank.optimizer_divided)
     optimizer = trainer.optimizer
+    name, one = "temporaries", 2 * FP32 * min(own, rank.share(rank.largest))
     if optimizer.offload >= 1 or optimizer.in_backward:
-        return 0, "none"
+        return Item.exact(name, 0, "none", SOURCE)
     if trainer.system == "deepspeed":
-        return 2 * FP32 * min(own, SUBGROUP), "fp32 gradients and a denominator of one group of the shard"
-    if optimizer.kind != "adafactor" and optimizer.step == "foreach":
-        if optimizer.kind not in ("adamw", "lion"):
-            return 0, "none"
-        size = FP32 if optimizer.master else STATE_BYTES[optimizer.state_dtype]
-        return round(own * size), "square roots of all second moments at once"
+        group = 2 * FP32 * min(own, SUBGROUP)
+        return Item.exact(name, group, "fp32 gradients and a denominator of one group of the shard", SOURCE)
     if optimizer.kind == "adafactor" or optimizer.step == "blocks":
-        return 2 * FP32 * min(own, rank.share(rank.largest)), "one parameter at a time, in fp32"
-    return 0, "none"
+        return Item.exact(name, one, "one parameter at a time, in fp32", SOURCE)
+    if optimizer.step == "foreach" and optimizer.kind in ("adamw", "lion"):
+        size = round(own * (FP32 if optimizer.master else STATE_BYTES[optimizer.state_dtype]))
+        # torch 2.0 makes two such lists, later releases one
+        return Item(name, size, 2 * size, "square roots of all second moments at once", SOURCE)
+    return Item.exact(name, 0, "none", SOURCE)
 
 
 def stream_bytes(workload: Workload, items: list[Item], rank: Rank) -> int:
