@@ -31,6 +31,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+import rows_megatron
 import rows_serving
 import rows_training
 from headway.errors import InputError
@@ -125,7 +126,7 @@ def predict(row: Row) -> Prediction:
     if not row.get("trainer"):
         raise NotCovered("neither trainer nor engine")
     if section(row, "trainer").get("system") == "megatron":
-        raise NotCovered("megatron: not planned yet")
+        return rows_megatron.predict(row)
     return rows_training.predict(row)
 
 

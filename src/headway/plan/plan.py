@@ -6,6 +6,7 @@ from headway.facts.workload import Workload
 from headway.plan import colocated, finetune, own
 from headway.plan.item import Entry, Item, Phases, Place
 from headway.plan.ledger import Ledger, Line, Phase
+from headway.plan.megatron import phases as megatron
 
 HOST, DEVICE, UNIFIED = "node[0].host", "node[0].device[0]", "node[0].unified"
 SPLIT: dict[Place, str] = {"host": HOST, "device": DEVICE}
@@ -40,6 +41,8 @@ def phases(workload: Workload, machine: Machine | None = None) -> Phases:
         if machine is None:
             raise InputError("an engine takes a share of its device: name the machine, such as --machine h100-80")
         return colocated.phases(workload, machine)
+    if workload.trainer.system in megatron.SYSTEMS:
+        return megatron.phases(workload, machine)
     if workload.trainer.system != "headway":
         return finetune.phases(workload)
     return own.phases(workload)

@@ -1,0 +1,162 @@
+"""Rows of Megatron trainers: from a row to a Workload, and what the planner says of the rank that was measured."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from headway.facts.workload import Layout, Lora, Megatron, Optimizer, Recompute, Rollout, Trainer, Workload
+from headway.plan.item import Item
+from headway.plan.ledger import Phase
+from headway.plan.megatron import passes, states
+from headway.plan.megatron.phases import tensors
+from headway.plan.megatron.run import Run
+from headway.plan.megatron.stages import Stage
+from prediction import NotCovered, Prediction, Row, need, section
+from row_shapes import row_shape
+
+DTYPES = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16", "fp8": "bf16"}
+LOSSES = {"te-fused": "te", "fused": "native", "megatron": "unfused"}
+
+
+def predict(row: Row) -> Prediction:
+    """The row's own quantity on the rank that was measured, with its other figure of the same rank."""
+    measured = section(row, "measured")
+    quantity = measured.get("quantity")
+    work = workload(row)
+    run = Run.of(work)
+    chosen = run.stages()[-1:] if measured.get("rank") == "last" else run.stages()
+    if quantity in ("states", "weights"):
+        names = ("weights",) if quantity == "weights" else ("weights", "gradient buffer", "optimizer state")
+        found = [[item for item in states.items(run, each, stepped=True) if item.item in names] for each in chosen]
+        size = max(sum(item.bytes for item in items) for items in found)
+        return Prediction(size, round(1.02 * size))
+    if quantity not in ("allocated", "reserved"):
+        raise NotCovered(f"measured.quantity {quantity!r} of Megatron")
+    if measured.get("when") == "end_of_step":
+        return at_end(work, chosen)
+    return peak(work, chosen, reserved=quantity == "reserved")
+
+
+def peak(work: Workload, chosen: tuple[Stage, ...], *, reserved: bool = False) -> Prediction:
+    """The highest phase of the highest of these stages."""
+    found = []
+    for stage in chosen:
+        for phase in (Phase.TRAIN, Phase.STEP):
+            items = tensors(work, stage, phase)
+            found.append(_sum([*items, passes.reserved(items)] if reserved else items))
+    return max(found, key=lambda one: one.bytes)
+
+
+def at_end(work: Workload, chosen: tuple[Stage, ...]) -> Prediction:
+    """What stays between steps: states, dummies, workspaces."""
+    return max((_sum(tensors(work, stage, Phase.STEP)) for stage in chosen), key=lambda one: one.bytes)
+
+
+def _sum(items: list[Item]) -> Prediction:
+    return Prediction(sum(item.bytes for item in items), sum(item.upper for item in items))
+
+
+def workload(row: Row) -> Workload:
+    """The run that a row describes."""
+    shape = row_shape(section(row, "model"))
+    trainer, layout = section(row, "trainer"), _layout(row)
+    if layout_says_fsdp(row):
+        raise NotCovered("Megatron's FSDP")
+    recompute = section(trainer, "recompute")
+    samples, length = int(trainer.get("micro_batch") or 1), int(trainer.get("seq_len") or 0)
+    if not length and section(row, "measured").get("phase") in ("init", "load"):
+        length = 1
+    if not length:
+        length = need(trainer, "tokens_per_micro_batch", of="trainer") // samples
+    data = layout.ranks // (layout.tensor * layout.context * layout.pipeline)
+    accumulated = int(
+        trainer.get("accumulation") or max(1, int(trainer.get("global_batch") or 0) // (samples * data))
+    )
+    attention = str(trainer.get("attention") or "te")
+    whole = Trainer(
+        param_dtype=dtype(trainer.get("param_dtype"), "bf16"), lora=_lora(trainer), reference="none",
+        cap=samples * length, checkpointing=False, attention="eager" if attention == "eager" else "flash",
+        logprob_chunk=0, entropy=False, updates=1,
+        system="slime" if trainer.get("mode") == "rl" else "megatron", rows=samples,
+        grad_dtype=dtype(trainer.get("grad_dtype"), None),
+        optimizer=_optimizer(trainer, section(row, "layout")), loss="logits",
+        recompute=Recompute(
+            recompute.get("granularity") or "none", tuple(recompute.get("modules") or ()), "uniform",
+            int(recompute.get("layers") or 0),
+        ),
+        megatron=megatron(row),
+    )  # fmt: skip
+    rollout = Rollout(samples * accumulated * data, 1, 0, length, 0, 0, 1)
+    return Workload(
+        shape, whole, rollout, "cuda", 1, 0, "exact", 0, "json", 0, 3, save=False, tensorboard=False, layout=layout
+    )
+
+
+def layout_says_fsdp(row: Row) -> bool:
+    """Megatron's own FSDP divides parameters too."""
+    return section(row, "layout").get("zero_stage") == 3
+
+
+def megatron(row: Row) -> Megatron:
+    """Implementation, fusions and dropout; a row without a word of them ran with what its note says."""
+    trainer, note = section(row, "trainer"), str(row.get("note") or "")
+    local = "local transformer implementation" in note
+    return Megatron(
+        implementation="local" if local else "te",
+        fused_gradients="fusion off" not in note,
+        cross_entropy=LOSSES.get(str(trainer.get("loss") or "megatron"), "unfused"),
+        hidden_dropout="dropout 0.1" in note, attention_dropout="dropout 0.1/0.1" in note,
+        context_exchange="a2a" if "a2a context" in note else "p2p",
+        capacity=1.0 if "capacity factor 1" in note else 0.0,
+        count_embedding="embedding counted as a layer: True" in note, count_loss="loss counted as a layer: True" in note,
+    )  # fmt: skip
+
+
+def dtype(value: Any, default: Any) -> Any:
+    """A dtype's name here."""
+    if value is None:
+        return default
+    if value not in DTYPES:
+        raise NotCovered(f"dtype {value!r}")
+    return DTYPES[value]
+
+
+def _lora(trainer: Mapping[str, Any]) -> Lora | None:
+    lora = section(trainer, "lora")
+    if not lora.get("rank"):
+        return None
+    targets = lora.get("targets", "all-linear")
+    return Lora(
+        need(lora, "rank", of="trainer.lora"), targets if isinstance(targets, str) else tuple(targets), "bf16"
+    )
+
+
+def _optimizer(trainer: Mapping[str, Any], layout: Mapping[str, Any]) -> Optimizer:
+    optimizer = section(trainer, "optimizer")
+    kind = str(optimizer.get("kind") or "adamw")
+    if kind not in ("adamw", "sgd", "muon", "lion"):
+        raise NotCovered(f"optimizer.kind {kind!r}")
+    state = "bf16" if optimizer.get("state_dtype") in ("bf16", "fp16") else "fp32"
+    aware = state == "bf16" or trainer.get("master_dtype") in ("bf16", "fp16")
+    return Optimizer(
+        kind=kind, state_dtype=state, step="fused", offload=float(optimizer.get("cpu_offload") or 0.0),
+        distributed=bool(layout.get("distributed_optimizer")), precision_aware=aware,
+        master_dtype=dtype(trainer.get("master_dtype"), "fp32"),
+    )  # fmt: skip
+
+
+def _layout(row: Row) -> Layout:
+    given = section(row, "layout")
+    gpus, nodes = int(given.get("gpus") or 1), int(given.get("nodes") or 1)
+    tensor, pipeline, context = (int(given.get(key) or 1) for key in ("tp", "pp", "cp"))
+    return Layout(
+        nodes=nodes, devices=max(1, gpus // nodes), tensor=tensor, context=context, pipeline=pipeline,
+        sequence_parallel=bool(given.get("sequence_parallel")), expert_parallel=int(given.get("ep") or 1),
+        expert_tensor=int(given["etp"]) if given.get("etp") else None,
+        virtual_pipeline=max(1, int(given.get("vpp") or 1)),
+    )  # fmt: skip
+
+
+def with_shape(work: Workload, **changes: Any) -> Workload:
+    """The workload with another model."""
+    return replace(work, model=replace(work.model, **changes))

@@ -1,0 +1,166 @@
+"""What one layer keeps from its forward pass for its backward pass, and what it needs while it runs.
+
+Bytes per token and layer (2 bytes an element), of t tensor ranks; s of them divide the residual stream (sequence
+parallelism). h hidden, q and kv widths of queries and of keys, f of the MLP; counted from Megatron Core and
+Transformer Engine:
+
+    input of each of the two norms               2h / s     the residual stream
+    output of each norm                          2h / s     input of the projection behind it, gathered again backward
+    queries, keys, values as attention takes     2 (q + 2 kv) / t
+    attention's output                           2q / t     the output projection's input too
+    softmax statistics                           4 heads / t
+    gate and up                                  4f / t     2f without a gate
+    their product                                2f / t     the down projection's input
+    masks of two dropouts, where there are any   2h / s     one byte an element
+
+Together 8h + 2q + 2 (q + 2 kv) + 4 heads + 6f, over t where s = t (memory.md C.2). Attention in plain torch keeps the
+softmax (2 bytes a pair of tokens and head), and with dropout a mask and the result (1 + 2). Context parallelism by
+all-to-all keeps attention's output before and after the exchange since Transformer Engine 2.8.
+"""
+
+from math import ceil
+
+from headway.facts.blocks import Block
+from headway.plan.activations import Batch
+from headway.plan.megatron import moe
+from headway.plan.megatron.parts import Layer, Part, gathered, stream
+from headway.plan.megatron.run import FP32, Run
+from headway.plan.megatron.widths import attention_of, fused_attention, mlp, plain_width
+
+
+def layer(run: Run, batch: Batch, block: Block) -> Layer:
+    """One layer as its recomputation leaves it."""
+    attended = _attention(run, batch, block)
+    after = moe.experts(run, batch) if block.experts else _mlp(run, batch)
+    source = stream(run, batch)
+    masks = 2 * (source // run.size) if run.megatron.hidden_dropout else 0
+    whole = 2 * source + attended.kept + after.kept + masks
+    dropped = attended.dropped + after.dropped
+    forward, backward = max(attended.forward, after.forward), max(attended.backward, after.backward)
+    if run.recompute.granularity == "full":
+        return Layer(source, source, forward, backward, whole + dropped - source)
+    return Layer(source, whole, forward, backward, max(attended.dropped, after.dropped))
+
+
+def _attention(run: Run, batch: Batch, block: Block) -> Part:
+    """The norm's output, the projections and attention itself."""
+    if block.attention == "linear":
+        return _recurrent(run, batch)
+    tokens, size = batch.tokens, run.size
+    normed = stream(run, batch)
+    latent, queries, keys, values, out = _qkv(run, tokens, block)
+    core_kept, core_dropped, core_forward, core_backward = _core(run, batch, out)
+    kept = normed + latent + core_kept + (gathered(run, batch) if _keeps_gathered(run) else 0)
+    qkv = queries + keys + values
+    dropped = core_dropped
+    if run.drops("mla_up_proj") and run.shape.mla is not None:
+        dropped += qkv
+    else:
+        kept += qkv
+    if run.drops("layernorm") and (run.shape.mla is not None or not run.te):
+        kept, dropped = kept - normed, dropped + normed
+    whole = tokens * run.shape.hidden * size
+    # backward: gradients of queries (fp32 while they are summed), keys and values, and of attention's output
+    backward = core_backward + qkv + queries * FP32 // size + out + normed + gathered(run, batch)
+    forward = core_forward + max(qkv + gathered(run, batch), out + whole if run.tensor > 1 else out)
+    return Part(kept, dropped, forward, backward)
+
+
+def _keeps_gathered(run: Run) -> bool:
+    """An adapter's first matrix keeps its input, gathered, unless it is gathered again."""
+    return run.trainer.lora is not None and run.gathers and not run.megatron.regather_lora
+
+
+def _qkv(run: Run, tokens: int, block: Block) -> tuple[int, int, int, int, int]:
+    """Narrow latent vectors with their norms, then queries, keys, values and attention's output, in bytes."""
+    shape, size = run.shape, run.size
+    if shape.mla is not None:
+        mla, heads = shape.mla, ceil(shape.heads / run.tensor)
+        key, value = heads * (mla.qk_nope + mla.qk_rope), heads * mla.v
+        narrow = 2 * mla.q_lora + 2 * mla.kv_lora
+        latent = ceil(tokens * narrow * size / run.stream) + tokens * mla.qk_rope * size
+        wide = tokens * size
+        return latent, wide * key, wide * key, wide * value, wide * value
+    widths = {one.role: one.outputs for one in attention_of(run, block)}
+    query, kv = widths["q"], widths["k"]
+    extra = 0
+    if shape.attention_gate:
+        query //= 2
+        extra += 2 * query
+    if shape.qk_norm:
+        # each norm keeps its input; its output is turned by the position and then dropped
+        extra += query + kv
+    return tokens * extra * size, *(tokens * size * width for width in (query, kv, kv, query))
+
+
+def _core(run: Run, batch: Batch, out: int) -> tuple[int, int, int, int]:
+    """Attention itself: kept, dropped, and beside them forward and backward.
+
+    In plain torch: the softmax in half precision; with dropout its mask and result. The scores are there until the
+    softmax is, and in the backward pass the gradients of both.
+    """
+    shape, size = run.shape, run.size
+    heads = ceil(shape.heads / run.tensor)
+    if run.trainer.attention == "eager":
+        cells = batch.pairs * heads
+        kept = cells * (size + (1 + size if run.megatron.attention_dropout else 0))
+        if run.drops("core_attn"):
+            return out, kept, size * cells, 2 * size * cells
+        return out + kept, 0, size * cells, 2 * size * cells
+    stats = batch.tokens * heads * FP32
+    kept, forward = out, 0
+    if run.context > 1 and run.megatron.context_exchange == "a2a":
+        kept += out if run.te_since(2, 8) else 0
+        forward = 3 * out
+    elif run.context > 1:
+        # ring: results of each step until they are merged, and the neighbours' keys and values coming in
+        forward = out * (run.context + 1) // 2
+    if run.drops("core_attn"):
+        return kept, stats, forward, 0
+    return kept + stats, 0, forward, 0
+
+
+def _mlp(run: Run, batch: Batch) -> Part:
+    """The norm's output, the dense MLP's first projection and its activation."""
+    shape, size, tokens = run.shape, run.size, batch.tokens
+    normed, whole = stream(run, batch), gathered(run, batch)
+    up, down = mlp(shape, shape.ffn, run.tensor)
+    first, second = tokens * up.outputs * size, tokens * down.inputs * size
+    kept = normed + first + second + (whole if _keeps_gathered(run) else 0)
+    dropped = 0
+    if run.drops("mlp"):
+        kept, dropped = 0, kept
+    elif run.drops("layernorm") and not run.te:
+        kept, dropped = kept - normed, normed
+    # the result's gradient is gathered, then that of the activation replaces the activation
+    backward = first + 2 * normed + whole
+    return Part(kept, dropped, whole + normed, max(backward, second + 2 * whole + normed))
+
+
+def _recurrent(run: Run, batch: Batch) -> Part:
+    """A gated delta net: the norm's output, the projections, the convolution's result, what the recurrence gives,
+    and its gated norm. Counted from flash-linear-attention's chunked kernel, whose states per chunk of 64 tokens are
+    computed again."""
+    kind = run.shape.linear
+    assert kind is not None
+    wide = batch.tokens * run.size
+    normed = stream(run, batch)
+    made = wide * (2 * kind.conv_width + 2 * kind.key_width + 3 * kind.value_width) // run.tensor
+    made += batch.tokens * 4 * FP32 * kind.value_heads // run.tensor
+    backward = wide * (2 * kind.conv_width + kind.value_width) // run.tensor
+    return Part(normed + made, 0, made // 2, backward + gathered(run, batch))
+
+
+def distinct_weights(run: Run, blocks: tuple[Block, ...]) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
+    """(inputs, outputs) of every distinct projection of these blocks, and of experts, on one rank."""
+    plain: set[tuple[int, int]] = set()
+    grouped: set[tuple[int, int]] = set()
+    for block in blocks:
+        plain |= {(one.inputs, one.outputs) for one in fused_attention(run, block)}
+        width = plain_width(run.shape, block)
+        if width:
+            plain |= {(one.inputs, one.outputs) for one in mlp(run.shape, width, run.tensor)}
+        if block.experts:
+            pair = mlp(run.shape, run.shape.expert_ffn, run.expert_tensor)
+            grouped |= {(one.inputs, one.outputs) for one in pair}
+    return plain, grouped

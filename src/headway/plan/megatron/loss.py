@@ -1,0 +1,47 @@
+"""Logits and what the loss makes of them, on the last stage; bytes per logit of one rank (tokens x vocabulary / t).
+
+Pretraining: logits in half precision (2). "te" computes the gradient in place (2 throughout). Megatron's own cross
+entropy, compiled or not, makes an fp32 copy (4) that becomes the softmax in place and is kept; backward it becomes
+the gradient in place, which is cast to half precision (2).
+
+Reinforcement learning: logits leave the model in fp32 whatever is asked of them (4; 2 more while they are cast);
+dividing by a temperature makes another copy (4); log-probs keep a softmax (4), and the gradient is one more (4).
+Entropy is computed from a copy, whose softmax stays where the entropy has a gradient (peers_memory.md 2.3, memory.md
+C.3).
+"""
+
+from typing import NamedTuple
+
+from headway.plan.activations import Batch
+from headway.plan.megatron.run import FP32, Run
+
+
+class Loss(NamedTuple):
+    """Bytes of logits while the loss goes forward and backward, and in a pass that only scores.
+
+    >>> Loss(6, 6, 6).forward
+    6
+    """
+
+    forward: int
+    backward: int
+    score: int
+
+
+def loss(run: Run, batch: Batch, *, rl: bool) -> Loss:
+    """The loss of one micro-batch; layers for multi-token prediction keep theirs until the backward pass."""
+    cells = batch.tokens * run.vocab
+    depths = run.shape.mtp_layers
+    if rl:
+        scaled = FP32 if run.trainer.temperature else 0
+        forward = 2 * FP32 + scaled
+        entropy = 2 * FP32 if run.trainer.entropy else 0
+        score = forward + entropy
+        return Loss((forward + entropy) * cells, (forward + FP32 + entropy) * cells, score * cells)
+    size = run.size
+    if run.megatron.cross_entropy == "te":
+        held = size * depths
+        return Loss((size + held) * cells, (size + held) * cells, size * cells)
+    held = FP32 * depths
+    both = size + FP32
+    return Loss((both + held) * cells, (both + held) * cells, both * cells)

@@ -1,0 +1,58 @@
+"""The experts of a layer: routing, the copies that go to other ranks and back, and what stays of them.
+
+A token's k copies are permuted by expert, exchanged between the expert ranks, and sorted by local expert; on the way
+back the same in reverse. Kept for the backward pass, per token before sequence parallelism divides it by s, with E
+experts of width f: the norm's output 2h; scores, probabilities and the routing in fp32 and their map (3 x 4E + E);
+of each copy its input 2h, gate and up 4f, their product 2f and its probability 4. The copies before and after an
+exchange need not be kept, because exchanging and sorting need only their indices to go backward.
+
+While the layer runs forward, four of them are alive at once, since each is held by the function that made it until
+the layer returns: permuted and received tokens, and on the way back sorted and returned ones; with them the result
+and that of the shared experts. Source: Megatron Core's `MoELayer.forward` and `MoEAlltoAllTokenDispatcher`.
+"""
+
+from math import ceil
+
+from headway.plan.activations import Batch
+from headway.plan.megatron.parts import Part, gathered, stream
+from headway.plan.megatron.run import FP32, Run
+from headway.plan.megatron.widths import mlp
+
+STREAMS = 4
+"""Streams on which Transformer Engine's grouped products run, each with a workspace of its own."""
+
+
+def rows(run: Run, batch: Batch) -> int:
+    """Token copies that one rank's experts take: its even share, times how uneven the routing is."""
+    share = run.shape.experts_per_token * batch.tokens / run.stream * run.expert_tensor
+    factor = run.megatron.capacity or run.megatron.imbalance
+    return ceil(share * factor)
+
+
+def experts(run: Run, batch: Batch) -> Part:
+    """The MLP of a layer with experts."""
+    shape, size, tokens = run.shape, run.size, batch.tokens
+    hidden, copies = shape.hidden, rows(run, batch)
+    normed = stream(run, batch)
+    routing = ceil(tokens * shape.experts * (3 * FP32 + 1) / run.stream)
+    up, down = mlp(shape, shape.expert_ffn, run.expert_tensor)
+    moved, first, second = (copies * width * size for width in (hidden, up.outputs, down.inputs))
+    shared = 0
+    if shape.shared_ffn:
+        wide, narrow = mlp(shape, shape.shared_ffn, run.tensor)
+        shared = tokens * (wide.outputs + narrow.inputs) * size
+    inside = routing + moved + first + second + copies * FP32 + shared
+    kept, dropped = normed + inside, 0
+    if run.drops("moe"):
+        kept, dropped = normed, inside
+    else:
+        if run.drops("moe_act"):
+            kept, dropped = kept - second, dropped + second
+        if run.drops("shared_experts"):
+            kept, dropped = kept - shared, dropped + shared
+        if run.drops("layernorm"):
+            kept, dropped = kept - normed, dropped + normed
+    sent = ceil(shape.experts_per_token * tokens * hidden * size / run.stream)
+    forward = 2 * (sent + moved) + 2 * normed
+    backward = max(2 * moved, moved + first) + 2 * normed + gathered(run, batch)
+    return Part(kept, dropped, forward, backward)

@@ -1,0 +1,41 @@
+"""What a layer and its halves are counted in, and the residual stream that both share."""
+
+from math import ceil
+from typing import NamedTuple
+
+from headway.plan.activations import Batch
+from headway.plan.megatron.run import Run
+
+
+class Layer(NamedTuple):
+    """Bytes of one layer for one micro-batch. `kept` contains the input; `forward` and `backward` are the most that
+    is alive beside what is kept while it runs; `again`: what recomputation brings back while it goes backward.
+
+    >>> Layer(source=2, kept=20, forward=3, backward=4).again
+    0
+    """
+
+    source: int
+    kept: int
+    forward: int
+    backward: int
+    again: int = 0
+
+
+class Part(NamedTuple):
+    """Bytes of an attention or an MLP: `kept` and `dropped` of it, which is computed again; then as in Layer."""
+
+    kept: int
+    dropped: int
+    forward: int
+    backward: int
+
+
+def stream(run: Run, batch: Batch) -> int:
+    """The residual stream between two layers."""
+    return ceil(batch.tokens * run.shape.hidden * run.size / run.stream)
+
+
+def gathered(run: Run, batch: Batch) -> int:
+    """The residual stream of all tokens, where a projection gathers what sequence parallelism divides; else 0."""
+    return batch.tokens * run.shape.hidden * run.size if run.gathers else 0

@@ -1,0 +1,174 @@
+"""Parameters, gradient buffer and optimizer of one rank of a stage.
+
+Bytes per parameter that one rank holds (bf16): 2 the parameter, 4 its place in the gradient buffer, 4 + 4 + 4 the
+fp32 master and Adam's moments, which the distributed optimizer divides over the ranks that hold the same parameters:
+data x context parallel ones, for experts those of the expert data group. Source: memory.md C.1; Megatron Core's
+`distributed-optimizer` README.
+"""
+
+from dataclasses import dataclass
+from math import ceil
+
+from headway.facts.blocks import Block
+from headway.facts.workload import DTYPE_BYTES
+from headway.plan.item import Item
+from headway.plan.megatron.run import FP32, SOURCE, Run
+from headway.plan.megatron.stages import Stage
+from headway.plan.megatron.widths import attention as attention_whole
+from headway.plan.megatron.widths import attention_of, mlp, plain_width
+
+STATE_BYTES = {"fp32": 4.0, "bf16": 2.0, "int8": 1.0, "int4": 0.5}
+"""Bytes of one moment of one parameter."""
+STATES = {"adamw": 2, "adafactor": 0, "sgd": 1, "muon": 1, "lion": 1}
+"""Moments per parameter."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Parameters of one rank: dense ones and experts' that are trained, and frozen ones.
+
+    >>> Counts(dense=10, experts=4).trained
+    14
+    """
+
+    dense: int = 0
+    experts: int = 0
+    frozen: int = 0
+
+    @property
+    def trained(self) -> int:
+        """All that are trained."""
+        return self.dense + self.experts
+
+    @property
+    def all(self) -> int:
+        """All."""
+        return self.trained + self.frozen
+
+    def times(self, number: int) -> "Counts":
+        """So many of them."""
+        return Counts(self.dense * number, self.experts * number, self.frozen * number)
+
+    def plus(self, other: "Counts") -> "Counts":
+        """Both."""
+        return Counts(self.dense + other.dense, self.experts + other.experts, self.frozen + other.frozen)
+
+
+def block_counts(run: Run, block: Block) -> Counts:
+    """Parameters of one block. Norms and the router are on every tensor rank in whole."""
+    shape, tensor = run.shape, run.tensor
+    attention = attention_of(run, block)
+    whole = shape.attention_parameters(block) - sum(one.size for one in attention_whole(shape, block))
+    if shape.qkv_bias and not shape.mla and block.attention != "linear":
+        whole -= shape.query_width + 2 * shape.kv_width
+        whole += ceil(shape.query_width / tensor) + 2 * run.kv_heads * shape.head_dim
+    dense = sum(one.size for one in attention) + whole + shape.norms * shape.norm_parameters()
+    dense += sum(one.size for one in mlp(shape, plain_width(shape, block), tensor))
+    if shape.mlp_bias and not block.experts:
+        wide = shape.ffn * (2 if shape.gated else 1)
+        dense += ceil(wide / tensor) + shape.hidden
+    if not block.experts:
+        return Counts(dense)
+    dense += shape.hidden * shape.experts + (shape.experts if shape.router_bias else 0)
+    dense += shape.hidden if shape.shared_gate else 0
+    local = shape.experts // run.expert
+    return Counts(dense, local * ceil(shape.expert_parameters() / run.expert_tensor))
+
+
+def counts(run: Run, stage: Stage) -> Counts:
+    """Parameters of one rank of a stage.
+
+    The embedding is on the first stage. Where it is the head as well, the last stage has a copy; layers for
+    multi-token prediction look tokens up with one. Each of those layers has a block, two norms of what comes in, a
+    norm of what goes out, and a projection from twice the width.
+    """
+    shape = run.shape
+    table = run.vocab * shape.hidden
+    found = Counts()
+    for block, number in stage.groups:
+        found = found.plus(block_counts(run, block).times(number))
+    tables = int(stage.embedding)
+    if stage.head and (not shape.tied or not stage.first):
+        tables += 1
+    if stage.mtp and not stage.first and not shape.tied:
+        tables += 1
+    rest = tables * table + (shape.learned_positions * shape.hidden if stage.embedding else 0)
+    rest += shape.norm_parameters() if stage.head else 0
+    found = found.plus(Counts(rest))
+    if stage.mtp:
+        widest = max((block for block, _ in shape.blocks()), key=shape.block_parameters)
+        more = 3 * shape.norm_parameters() + ceil(2 * shape.hidden**2 / run.tensor)
+        found = found.plus(block_counts(run, widest).plus(Counts(more)).times(stage.mtp))
+    return _adapted(run, stage, found) if run.trainer.lora else found
+
+
+def _adapted(run: Run, stage: Stage, base: Counts) -> Counts:
+    """The base frozen, and adapters trained: of each projection, A on every rank in whole or B, the other divided."""
+    lora = run.trainer.lora
+    assert lora is not None
+    trained = 0
+    for block, number in stage.groups:
+        for inputs, outputs in run.shape.lora_linears(lora.targets, block):
+            trained += number * lora.rank * (ceil(inputs / run.tensor) + ceil(outputs / run.tensor))
+    return Counts(dense=trained, frozen=base.all)
+
+
+def param_size(run: Run) -> int:
+    """Bytes of a parameter."""
+    return DTYPE_BYTES[run.trainer.param_dtype]
+
+
+def gradient_size(run: Run) -> int:
+    """Bytes of a parameter's place in the gradient buffer: fp32 unless the run says otherwise."""
+    return DTYPE_BYTES[run.trainer.grad_dtype] if run.trainer.grad_dtype else FP32
+
+
+def state_size(run: Run) -> float:
+    """Bytes of master and moments for one parameter of the optimizer's part."""
+    optimizer = run.trainer.optimizer
+    moments = STATES[optimizer.kind] * STATE_BYTES[optimizer.state_dtype]
+    master = DTYPE_BYTES[optimizer.master_dtype] if optimizer.master and param_size(run) < FP32 else 0
+    # a half-precision buffer's gradients are cast for an optimizer that takes fp32 only; they stay until the next step
+    cast = FP32 if gradient_size(run) < FP32 and not optimizer.precision_aware else 0
+    return moments + master + cast
+
+
+def owned(run: Run, found: Counts) -> int:
+    """Parameters whose optimizer state one rank has."""
+    if not run.trainer.optimizer.distributed:
+        return found.trained
+    return ceil(found.dense / (run.data * run.context)) + ceil(found.experts / run.expert_data)
+
+
+def items(run: Run, stage: Stage, *, stepped: bool) -> list[Item]:
+    """What the device holds between passes; before the first step there are no moments, only the fp32 master."""
+    found, optimizer = counts(run, stage), run.trainer.optimizer
+    size, own = param_size(run), owned(run, found)
+    where = f"rank {run.first_rank(stage)}, stage {stage.index} of {stage.count}"
+    here = 1 - optimizer.offload
+    per = state_size(run) if stepped else _master(run)
+    return [
+        item for item in (
+            Item.exact("weights", found.all * size, f"{found.all:,} parameters x {size} B, {where}", SOURCE),
+            Item.exact(
+                "gradient buffer", found.trained * gradient_size(run),
+                f"{found.trained:,} parameters x {gradient_size(run)} B", SOURCE,
+            ),
+            Item.exact("optimizer state", round(own * per * here), f"{own:,} parameters x {per:g} B", SOURCE),
+        ) if item.upper
+    ]  # fmt: skip
+
+
+def _master(run: Run) -> float:
+    optimizer = run.trainer.optimizer
+    return DTYPE_BYTES[optimizer.master_dtype] if optimizer.master and param_size(run) < FP32 else 0
+
+
+def host_items(run: Run, stage: Stage) -> list[Item]:
+    """What an offloaded optimizer keeps in pinned host memory: its share of the state, and of gradients in fp32."""
+    share = run.trainer.optimizer.offload
+    if not share:
+        return []
+    own = owned(run, counts(run, stage))
+    size = round(own * share * (state_size(run) + FP32))
+    return [Item.exact("offloaded optimizer", size, f"{own:,} parameters x {share:g} x state and gradient", "pinned")]
