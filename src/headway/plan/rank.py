@@ -93,6 +93,8 @@ def _rank(shape: ModelShape, trainer: Trainer, layout: Layout) -> Rank:
         trained_size = DTYPE_BYTES[lora.dtype]
     gradient_size = DTYPE_BYTES[trainer.grad_dtype] if trainer.grad_dtype else trained_size
     divided = layout.shards * layout.tensor * layout.pipeline
+    optimizer_divided = divided * (layout.replicas if layout.zero else 1)
+    gradients_divided = divided * (layout.replicas if layout.zero == 2 else 1)
     offload = trainer.optimizer.offload >= 1 and trainer.system != "deepspeed"
     where = f" over {divided} ranks" if divided > 1 else ""
     packed = f", projections in {trainer.quant.kind}" if trainer.quant else ""
@@ -108,9 +110,9 @@ def _rank(shape: ModelShape, trainer: Trainer, layout: Layout) -> Rank:
             for block, number in shape.blocks()
         ),
         shards=layout.shards, divided=divided,
-        optimizer_divided=divided * (layout.replicas if layout.zero else 1), casts=trainer.system in CASTING and style.size < size,
+        optimizer_divided=optimizer_divided, casts=trainer.system in CASTING and style.size < size,
         offloads_parameters=offload and (layout.shards > 1 or trainer.system.startswith("fsdp")),
-        gradients=ceil(trained * gradient_size / (divided * (layout.replicas if layout.zero == 2 else 1))),
+        gradients=ceil(trained * gradient_size / gradients_divided),
         base_formula=f"{parameters:,} parameters{packed}{where}", trained_formula=f"{trained:,} parameters{where}",
     )  # fmt: skip
 

@@ -151,6 +151,27 @@ def test_offload_under_fsdp_leaves_no_states_on_the_device() -> None:
     assert total(training.host_states(planned)) == parameters * (2 + 2 + 4) // 2
 
 
+def test_zero_divides_the_optimizers_state_and_then_the_gradients_over_replicas() -> None:
+    plain, first, second = (workload(layout=Layout(devices=4, replicas=4, zero=stage)) for stage in (0, 1, 2))
+    count = plain.model.parameters()
+    assert total(training.states(plain, stepped=True)) == (2 + 4) * count
+    assert total(training.states(first, stepped=True)) == total(training.states(second, stepped=True)) == 3 * count
+    assert training.gradient_bytes(first) == training.gradient_bytes(plain) == 2 * count
+    assert training.gradient_bytes(second) == count // 2
+
+
+def test_trained_norms_of_weights_keep_both_results() -> None:
+    lora = Lora(8, ("v_proj",), "bf16")
+    plain, normed = (workload(lora=replace(lora, magnitude=each)) for each in (False, True))
+    batch = training.micro_batch(plain)
+    saved = [
+        next(item.bytes for item in training.train(each, batch) if item.item == "saved activations")
+        for each in (plain, normed)
+    ]
+    shape = plain.model
+    assert saved[1] - saved[0] == 2 * 2 * shape.kv_width * batch.tokens * shape.layers
+
+
 def test_a_trainer_that_counts_tokens_takes_the_longest_sample_alone_if_it_is_over_the_cap() -> None:
     planned = workload(rows=0, cap=256, rollout=Rollout(4, 1, 100, 412, 0, 0, 1))
     batch = training.micro_batch(planned)
