@@ -1,0 +1,59 @@
+"""Launch scripts in bash, read without running anything: `read_script` gives the commands that they would run."""
+
+import re
+from pathlib import Path
+
+from headway.errors import InputError
+from headway.foreign.shell import files
+from headway.foreign.shell.commands import Command, Script
+from headway.foreign.shell.evaluate import Evaluator
+from headway.foreign.shell.state import Budget, State, StoppedError
+from headway.foreign.shell.statements import STATEMENTS
+from headway.foreign.shell.values import Origin, known
+
+__all__ = ["Command", "Script", "read_commands", "read_script", "read_text"]
+
+
+def read_commands(path: Path, root: Path | None = None) -> tuple[Command, ...]:
+    """The commands that a script would run, in order. See `read_script`."""
+    return read_script(path, root).commands
+
+
+def read_script(path: Path, root: Path | None = None) -> Script:
+    """A script read without running anything. InputError where the file cannot be read as text.
+
+    No other file is read than those that it sources below `root` (its repository, where not given), nothing of this
+    machine's environment is used, and the work is bounded: what is not read is named in `unread`.
+    """
+    text = files.read(path) if path.is_file() else None
+    if text is None:
+        raise InputError(f"{path}: {'cannot be read as text' if path.is_file() else 'no such file'}")
+    if len(text) > files.LARGEST:
+        raise InputError(f"{path}: is larger than 1 MiB, which no launch script is")
+    whole = path.resolve()
+    return read_text(text, str(path), whole, root.resolve() if root is not None else files.root_of(whole))
+
+
+def read_text(text: str, name: str = "script", script: Path | None = None, root: Path | None = None) -> Script:
+    """The text of a script read as `read_script` does; without a path, nothing that it sources is read.
+
+    >>> read_text("TP=4; python3 train.py --tensor-model-parallel-size $TP").commands[0].argv[3].text
+    '4'
+    """
+    state = State()
+    if script is not None:
+        state.script = known(str(script))
+    run = Evaluator(state, Budget(), STATEMENTS, script, root)
+    try:
+        run.script_text(text, name, Origin(name, 1), exact=True)
+    except StoppedError as stop:
+        run.note(Origin(name, 1), f"read in part only: {stop}")
+    except RecursionError:
+        run.note(Origin(name, 1), "read in part only: nested too deep")
+    for number, line in enumerate(text.split("\n"), 1):
+        if re.match(r"<{7} |>{7} |={7}$", line):
+            run.note(Origin(name, number), "a mark of a merge that was not finished")
+    return Script(
+        name, tuple(run.commands), dict(run.state.variables), frozenset(run.state.exported), tuple(run.sourced),
+        tuple(run.notes), text,
+    )  # fmt: skip

@@ -1,0 +1,326 @@
+"""Simple commands: what bash itself carries out, functions of the script, and everything else, which is recorded."""
+
+import posixpath
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from headway.foreign.shell import assign, printed
+from headway.foreign.shell.conditions import Maybe, Status, Test
+from headway.foreign.shell.values import Array, Gap, Item, Origin, Table, Word, array, join, known, reasons, unknown
+
+if TYPE_CHECKING:
+    from headway.foreign.shell.evaluate import Evaluator
+
+Signal = Literal["", "exit", "return", "break", "continue"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a statement ended. `program` is the external command whose exit status it is."""
+
+    signal: Signal = ""
+    status: Status = True
+    program: str = ""
+
+
+DONE = Outcome()
+
+
+@dataclass(frozen=True)
+class Call:
+    """A command with its arguments expanded."""
+
+    name: str
+    arguments: tuple[Item, ...]
+    at: Origin
+    environment: tuple[tuple[str, Word], ...] = ()
+
+    @property
+    def words(self) -> list[Word]:
+        """The arguments that are words."""
+        return [item for item in self.arguments if isinstance(item, Word)]
+
+
+Builtin = Callable[["Evaluator", Call], Outcome]
+
+
+def _exit(_run: "Evaluator", call: Call) -> Outcome:
+    status = call.words[0].text if call.words else "0"
+    return Outcome("exit", status == "0")
+
+
+def _return(_run: "Evaluator", call: Call) -> Outcome:
+    return Outcome("return", (call.words[0].text if call.words else "0") == "0")
+
+
+def _cd(run: "Evaluator", call: Call) -> Outcome:
+    words = [word for word in call.words if word.text not in ("--", "-P", "-L")]
+    if call.name == "popd" or not words or words[0].text == "-":
+        run.state.folder = unknown("the folder is not known", "PWD")
+        return DONE
+    path, folder = words[0], run.state.folder
+    first = path.parts[0] if path.parts else ""
+    if path.text is not None and path.text.startswith("/"):
+        run.state.folder = known(posixpath.normpath(path.text))
+    elif path.text is not None and folder.text is not None:
+        run.state.folder = known(posixpath.normpath(posixpath.join(folder.text, path.text)))
+    elif isinstance(first, str) and not first.startswith("/"):
+        run.state.folder = join((*folder.parts, "/", *path.parts))
+    else:
+        run.state.folder = path
+    return DONE
+
+
+def _echo(run: "Evaluator", call: Call) -> Outcome:
+    if call.name == "printf" and call.words and call.words[0].text == "-v" and len(call.words) > 1:
+        text = printed.printf(call.words[2:])
+        name = call.words[1].text
+        if name is not None:
+            assign.target(run.expander, name, text or unknown("what printf makes is not known", name))
+        return DONE
+    items = call.arguments
+    if any(not isinstance(item, Word) for item in items):
+        run.state.write(unknown("; ".join(reasons(items)), "echo", "branch"))
+        return DONE
+    text = printed.printed(call.name, call.words, run.piped, run.state)
+    run.state.write(text if text is not None else unknown(f"what {call.name} prints is not known", call.name))
+    return DONE
+
+
+def _read(run: "Evaluator", call: Call) -> Outcome:
+    """`read`: a line of what is piped in, split into variables or an array; unknown where that is not known."""
+    names, into = [], ""
+    words = [word.text or "" for word in call.words]
+    while words:
+        word = words.pop(0)
+        if re.fullmatch(r"-[a-zA-Z]*[dnNptuip]", word):
+            if words:
+                words.pop(0)
+        elif re.fullmatch(r"-[a-zA-Z]*a[a-zA-Z]*", word):
+            into = words.pop(0) if words else ""
+        elif not word.startswith("-"):
+            names.append(word)
+    separators = next((word.text for name, word in call.environment if name == "IFS"), None)
+    separators = run.expander.separators() if separators is None else separators
+    text = run.piped.text if run.piped is not None else None
+    if text is None:
+        why = run.piped.why if run.piped is not None else "what is read in is not known"
+        if into:
+            run.state.set(into, Array((Gap(why, into, "machine"),)))
+        for name in names:
+            assign.target(run.expander, name, unknown(why, name))
+        return Outcome("", Maybe(why))
+    line, newline, rest = text.partition("\n")
+    run.piped = known(rest)
+    if not text:
+        return Outcome("", False)
+    if into:
+        run.state.set(into, array(known(piece, call.at) for piece in _split(line, separators, 0)))
+        return DONE
+    pieces = _split(line, separators, len(names) - 1) if names else []
+    for index, name in enumerate(names):
+        assign.target(run.expander, name, known(pieces[index] if index < len(pieces) else "", call.at))
+    return Outcome("", bool(newline or line))
+
+
+def _split(line: str, separators: str, most: int) -> list[str]:
+    """A line's pieces; with `most`, the last one holds the rest."""
+    if not separators:
+        return [line]
+    blank = separators.strip() == ""
+    line = line.strip(separators) if blank else line
+    pattern = f"[{re.escape(separators)}]+" if blank else f"[{re.escape(separators)}]"
+    if most < 0 or not line:
+        return [line] if line else []
+    return re.split(pattern, line, maxsplit=most)
+
+
+def _mapfile(run: "Evaluator", call: Call) -> Outcome:
+    names = [word.text for word in call.words if word.text and not word.text.startswith("-")]
+    name = names[-1] if names else "MAPFILE"
+    text = run.piped.text if run.piped is not None else None
+    if text is None:
+        why = run.piped.why if run.piped is not None else "what is read in is not known"
+        run.state.set(name, Array((Gap(why, name, "machine"),)))
+    else:
+        run.state.set(name, array(known(line, call.at) for line in text.splitlines()))
+        run.piped = known("")
+    return DONE
+
+
+def _shift(run: "Evaluator", call: Call) -> Outcome:
+    count = call.words[0].text if call.words else "1"
+    arguments = run.state.arguments
+    if count is None or not count.isdigit() or int(count) > len(arguments):
+        return Outcome("", False)
+    run.state.arguments = arguments[int(count) :]
+    return DONE
+
+
+def _set(run: "Evaluator", call: Call) -> Outcome:
+    for index, item in enumerate(call.arguments):
+        text = item.text if isinstance(item, Word) else None
+        if text == "--":
+            run.state.arguments = call.arguments[index + 1 :]
+            break
+        if text is None or text[:1] not in ("-", "+"):
+            if text is None or not (index and _takes_value(call.arguments[index - 1])):
+                run.state.arguments = call.arguments[index:]
+            break
+    return DONE
+
+
+def _takes_value(item: Item) -> bool:
+    """`set -o pipefail`."""
+    return isinstance(item, Word) and bool(re.fullmatch(r"[-+][a-zA-Z]*o", item.text or ""))
+
+
+def _eval(run: "Evaluator", call: Call) -> Outcome:
+    parts: list[object] = []
+    for index, item in enumerate(call.arguments):
+        parts += [" "] if index else []
+        if not isinstance(item, Word):
+            run.note(call.at, f"eval of words that are not known: {'; '.join(reasons((item,)))[:120]}")
+            return Outcome("", Maybe("eval of unknown words"))
+        parts += item.parts
+    return run.nested(join(parts), call.at)  # type: ignore[arg-type]
+
+
+def _source(run: "Evaluator", call: Call) -> Outcome:
+    if not call.words:
+        return Outcome("", False)
+    return run.source(call.words[0], call.arguments[1:], call.at)
+
+
+def _test(run: "Evaluator", call: Call) -> Outcome:
+    quoted = []
+    for index, word in enumerate(call.words):
+        name = f"HEADWAY_OPERAND_{index}"
+        plain = word.text is not None and re.fullmatch(r"-?[\w=!<>.]+", word.text)
+        if not plain:
+            run.state.variables[name] = word
+        quoted.append(word.text or "" if plain else f'"${{{name}}}"')
+    return Outcome("", Test(run.expander, " ".join(quoted), double=False).whole())
+
+
+def _let(run: "Evaluator", call: Call) -> Outcome:
+    status: Status = True
+    for word in call.words:
+        value = run.expander.arithmetic(word.text) if word.text is not None else word
+        status = Maybe(value.why) if value.text is None else value.text != "0"
+    return Outcome("", status)
+
+
+def _unset(run: "Evaluator", call: Call) -> Outcome:
+    for word in call.words:
+        name, bracket, index = (word.text or "").partition("[")
+        held = run.state.get(name)
+        if not bracket:
+            run.state.variables.pop(run.state.name(name), None)
+            run.state.exported.discard(name)
+        elif isinstance(held, Table):
+            key = index.rstrip("]")
+            run.state.set(name, Table(tuple(entry for entry in held.entries if entry[0] != key)))
+        elif isinstance(held, Array):
+            place = run.expander.arithmetic(index.rstrip("]"))
+            number = int(place.text) if place.text is not None else len(held.items)
+            if all(isinstance(item, Word) for item in held.items[: number + 1]):
+                run.state.set(name, Array(held.items[:number] + held.items[number + 1 :]))
+    return DONE
+
+
+def _jump(_run: "Evaluator", call: Call) -> Outcome:
+    return Outcome("break" if call.name == "break" else "continue")
+
+
+def _nothing(_run: "Evaluator", call: Call) -> Outcome:
+    return Outcome("", call.name != "false")
+
+
+BUILTINS: dict[str, Builtin] = {
+    "exit": _exit, "return": _return, "cd": _cd, "pushd": _cd, "popd": _cd, "echo": _echo, "printf": _echo,
+    "read": _read, "mapfile": _mapfile, "readarray": _mapfile, "shift": _shift, "set": _set, "eval": _eval,
+    "source": _source, ".": _source, "test": _test, "[": _test, "let": _let, "unset": _unset, "break": _jump,
+    "continue": _jump,
+}  # fmt: skip
+BUILTINS |= dict.fromkeys(
+    (
+        "true",
+        "false",
+        ":",
+        "trap",
+        "wait",
+        "shopt",
+        "ulimit",
+        "alias",
+        "unalias",
+        "umask",
+        "hash",
+        "disown",
+        "getopts",
+    ),
+    _nothing,
+)
+BUILTINS["getopts"] = lambda _run, _call: Outcome("", False)
+
+PROBES = frozenset({
+    "nvidia-smi", "rocm-smi", "command", "which", "type", "grep", "egrep", "pgrep", "lspci", "diff", "cmp", "curl",
+    "nc", "ping", "find", "docker", "lsof", "ls", "stat", "python", "python3", "ibstat", "ip", "hostname", "uname",
+})  # fmt: skip
+"""Commands that are run to ask something; of others it is taken that they succeed."""
+
+SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
+REMOTE = frozenset({"ssh", "pdsh", "tmux", "screen", "su"})
+TALKERS = frozenset({"echo", "printf", "cat", "grep", "sed", "awk"})
+
+
+def external(run: "Evaluator", call: Call) -> Outcome:
+    """Everything that bash does not carry out itself: recorded, and what it prints computed where that is plain."""
+    run.record(call)
+    if (text := inner_script(call)) is not None:
+        return run.nested(text, call.at, apart=True)
+    if run.piped is not None and _reads_script(call):
+        run.nested(run.piped, call.at, apart=True)
+    if run.state.output is not None:
+        text = None
+        if all(isinstance(item, Word) for item in call.arguments):
+            text = printed.printed(call.name, call.words, run.piped, run.state)
+        shown = " ".join((call.name, *(word.shown for word in call.words)))[:80]
+        run.state.write(text if text is not None else unknown(f"asks the machine: {shown}", call.name or "command"))
+    if call.name in printed.PRINTS:
+        return DONE
+    return Outcome("", Maybe(f"depends on what {call.name or 'a command'} returns"), call.name or "command")
+
+
+def inner_script(call: Call) -> Word | None:
+    """The script that a command carries as a word: `bash -c "..."`, `srun ... bash -lc "..."`, `ssh host "..."`."""
+    if call.name in TALKERS:
+        return None
+    words: Sequence[Item] = (known(call.name), *call.arguments)
+    for index in range(len(words) - 2):
+        item, option, text = words[index : index + 3]
+        if _base(item) in SHELLS and isinstance(option, Word) and re.fullmatch(r"-[a-z]*c", option.text or ""):
+            return text if isinstance(text, Word) else None
+        if _base(item) in SHELLS and isinstance(option, Word) and re.fullmatch(r"-[a-z]+", option.text or ""):
+            after = words[index + 3] if index + 3 < len(words) else None
+            if isinstance(text, Word) and text.text == "-c" and isinstance(after, Word):
+                return after
+    last = words[-1]
+    if not isinstance(last, Word) or not any(isinstance(part, str) and " " in part.strip() for part in last.parts):
+        return None
+    before = words[-2] if len(words) > 1 else None
+    submitted = call.name == "ray" and isinstance(before, Word) and before.text == "--"
+    return last if call.name in REMOTE or submitted else None
+
+
+def _base(item: Item) -> str:
+    return (item.text or "").rpartition("/")[2] if isinstance(item, Word) else ""
+
+
+def _reads_script(call: Call) -> bool:
+    """Whether a command runs what is piped into it: `bash <<EOF`, `ssh host bash <<EOF`, `sbatch <<EOF`."""
+    if call.name in SHELLS or call.name == "sbatch":
+        return all((word.text or "").startswith("-") for word in call.words)
+    return call.name in REMOTE and (not call.words or _base(call.words[-1]) in SHELLS or len(call.words) == 1)

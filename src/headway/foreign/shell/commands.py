@@ -1,0 +1,46 @@
+"""The records of a script that was read: the commands that it would run, in order."""
+
+from dataclasses import dataclass, field
+
+from headway.foreign.shell.values import Item, Origin, Value, Word
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command that the script would run. `when`: what it hangs on, where the script does not decide that.
+
+    `argv` may hold words with holes, gaps and choices; `values.worlds` makes plain lines of it. `environment` are the
+    variables set for it alone (`A=B command`).
+
+    >>> from headway.foreign.shell.values import known
+    >>> Command((known("python3"), known("train.py")), Origin("run.sh", 3)).program
+    'python3'
+    """
+
+    argv: tuple[Item, ...]
+    at: Origin
+    environment: tuple[tuple[str, Word], ...] = ()
+    when: tuple[str, ...] = ()
+
+    @property
+    def program(self) -> str:
+        """The name of the program without its folder; empty where it is not known."""
+        first = self.argv[0] if self.argv else None
+        return first.text.rpartition("/")[2] if isinstance(first, Word) and first.text else ""
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script that was read: nothing of it was run.
+
+    `sourced` are the files that were read with it, `unread` what could not be read, in words with the place,
+    `exports` the names of the variables that its commands see.
+    """
+
+    path: str
+    commands: tuple[Command, ...]
+    variables: dict[str, Value] = field(default_factory=dict)
+    exports: frozenset[str] = frozenset()
+    sourced: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+    text: str = ""
