@@ -278,12 +278,17 @@ class ModelShape:
         >>> table()["smollm2-135m"].lora_parameters(16, "all-linear")
         4884480
         """
-        head = rank * (self.hidden + self.vocab) if lora_head(targets) else 0
-        return head + sum(
-            count * rank * (inputs + outputs)
-            for block, count in self.blocks()
-            for inputs, outputs in self.lora_linears(targets, block)
-        )
+        return _lora_parameters(self, rank, targets)
+
+
+@cache
+def _lora_parameters(shape: ModelShape, rank: int, targets: LoraTargets) -> int:
+    head = rank * (shape.hidden + shape.vocab) if lora_head(targets) else 0
+    return head + sum(
+        count * rank * (inputs + outputs)
+        for block, count in shape.blocks()
+        for inputs, outputs in shape.lora_linears(targets, block)
+    )
 
 
 def lora_head(targets: LoraTargets) -> bool:

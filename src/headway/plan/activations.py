@@ -297,11 +297,12 @@ class Replay:
     @classmethod
     def of(cls, tape: Tape) -> "Replay":
         """All replays of a tape."""
+        staying, accumulating = tape.backwards()
         return cls(
             source=tape.sizes[tape.source], result=tape.sizes[tape.ops[-1].output], kept=tape.kept(),
             source_kept=tape.source in tape.kept_names(), forward=tape.forward(grad=True),
-            forward_free=tape.forward(grad=False), backward=tape.backward(accumulate=False),
-            accumulating=tape.backward(accumulate=True), recompute=tape.recompute(),
+            forward_free=tape.forward(grad=False), backward=staying, accumulating=accumulating,
+            recompute=tape.recompute(),
         )  # fmt: skip
 
 

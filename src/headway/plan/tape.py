@@ -205,23 +205,29 @@ class Tape:
         `accumulate`: parameters have gradients already, so that each new one lives only until it is added; else it
         stays.
         """
+        return self.backwards()[accumulate]
+
+    def backwards(self) -> tuple[Peak, Peak]:
+        """`backward` of both kinds in one pass: where gradients stay, and where they are added."""
         uses = Counter(name for op in self.ops for name in set(op.keeps))
         kept = self._sum(uses)
         gradients = _Gradients(self.sizes)
         gradients.give(self.ops[-1].output)
         weights = NOTHING
-        peaks = [kept.plus(gradients.total)]
+        added = [kept.plus(gradients.total)]
+        stayed = list(added)
         for op in reversed(self.ops):
             fresh = gradients.receive(op)
-            held = kept.plus(weights).plus(gradients.total).plus(fresh)
-            peaks.append(held.plus(op.backward_extra).plus(op.weight))
+            held = kept.plus(gradients.total).plus(fresh).plus(op.backward_extra).plus(op.weight)
+            added.append(held)
+            stayed.append(held.plus(weights))
             gradients.release(op.output)
-            weights = weights if accumulate else weights.plus(op.weight)
+            weights = weights.plus(op.weight)
             for name in set(op.keeps):
                 uses[name] -= 1
                 if not uses[name]:
                     kept = kept.minus(self.sizes[name])
-        return Peak.of(peaks)
+        return Peak.of(stayed), Peak.of(added)
 
     def recompute(self) -> Peak:
         """The most that is alive while a checkpointed tape runs again: its forward pass and the gradients by then.
@@ -244,16 +250,17 @@ class _Gradients:
     def __init__(self, sizes: dict[str, Size]) -> None:
         self._sizes = sizes
         self._of: dict[str, int] = {}
-        self._size: dict[int, Size] = {}
-        self._next = 0
+        self._size: list[Size] = []
+        self._sharers: list[int] = []
         self.total = NOTHING
 
     def give(self, name: str) -> None:
         """A gradient of its own for a tensor that has none."""
-        self._of[name] = self._next
-        self._size[self._next] = self._sizes[name]
-        self.total = self.total.plus(self._sizes[name])
-        self._next += 1
+        size = self._sizes[name]
+        self._of[name] = len(self._size)
+        self._size.append(size)
+        self._sharers.append(1)
+        self.total = self.total.plus(size)
 
     def receive(self, op: Op) -> Size:
         """Allocate gradients of an operation's inputs; returns the size of those that are added and then freed."""
@@ -261,13 +268,14 @@ class _Gradients:
         for name in op.inputs:
             if name not in self._of:
                 if op.passes:
-                    self._of[name] = self._of[op.output]
+                    key = self._of[name] = self._of[op.output]
+                    self._sharers[key] += 1
                 else:
                     self.give(name)
                 continue
             if not op.passes:
                 fresh = fresh.plus(self._sizes[name])
-            if self._shared(name):
+            if self._sharers[self._of[name]] > 1:
                 self.release(name)
                 self.give(name)
         return fresh
@@ -275,8 +283,6 @@ class _Gradients:
     def release(self, name: str) -> None:
         """A gradient is no longer needed for this tensor."""
         key = self._of.pop(name)
-        if key not in self._of.values():
+        self._sharers[key] -= 1
+        if not self._sharers[key]:
             self.total = self.total.minus(self._size[key])
-
-    def _shared(self, name: str) -> bool:
-        return list(self._of.values()).count(self._of[name]) > 1
