@@ -56,8 +56,8 @@ def block_tape(shape: ModelShape, style: Style, block: Block) -> Tape:
         tape.drop(second)
         partial = tape.add("partial", tape.sizes["x"], mlp, attended, passes=True)
         tape.drop(mlp, attended)
-        tape.add("out", tape.sizes["x"], partial, "x", passes=True)
-        tape.drop(partial, "out", "x")
+        tape.add("result", tape.sizes["x"], partial, "x", passes=True)
+        tape.drop(partial, "result", "x")
         return tape
     attended = build.post(build.attention(first), "post1")
     tape.drop(first)
@@ -66,7 +66,7 @@ def block_tape(shape: ModelShape, style: Style, block: Block) -> Tape:
     second = build.norm(middle, "norm2")
     mlp = build.post(build.mlp(second), "post2")
     tape.drop(second)
-    tape.add("out", tape.sizes["x"], middle, mlp, passes=True)
+    tape.add("result", tape.sizes["x"], middle, mlp, passes=True)
     tape.drop(middle, mlp, "x")
     return tape
 
@@ -227,6 +227,11 @@ class _Builder:
         capped = self.style.softcapped and self.style.attention != "flash"
         out = self._scores(q, k, v) if capped or self.style.attention == "eager" else self._flash(q, k, v)
         tape.drop(*{q, k, v})
+        if self.shape.attention_gate:
+            gate = tape.keep("attention.gate", self.bytes(self.query))
+            gated = tape.add("attention.gated", self.bytes(self.query), out, keeps=[out, gate])
+            tape.drop(out)
+            out = gated
         last = self.attention_linears[-1]
         o = self.linear(out, last, last.role in self.adapted)
         tape.drop(out)

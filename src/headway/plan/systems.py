@@ -46,8 +46,9 @@ class System:
     `packed_copy`: bytes per element of an input's copy that a packed projection keeps (litgpt: 7 runs of 2023 kept it
     in half precision, 11 of 2024 in fp32; the middle). `packed_head`: the head is packed too.
 
-    `root_stays`: embedding and head are gathered for the whole step. `gathered_stays`: a sharded base is gathered
-    whole when it is loaded, and a frozen one stays so. `checkpoints_away`: what checkpointing keeps of a block goes
+    `root_stays`: embedding and head are gathered for the whole step. `gathered_stays`: a sharded model is gathered
+    whole when it is loaded and stays so, and gradients are divided only after the last micro-batch of a step (no_sync;
+    seen in ten runs of six models). `checkpoints_away`: what checkpointing keeps of a block goes
     to host memory. `held_back`: bytes that its allocator holds beyond tensors from loading and from its own streams.
     `loss` and `loss_fused`: the cost of full logits, run eagerly and compiled.
 

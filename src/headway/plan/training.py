@@ -221,7 +221,7 @@ def gathered(workload: Workload, rank: Rank) -> Gathered:
     block = ceil(rank.block * size * rank.packing / split)
     if layout.pipeline > 1:
         whole = ceil(rank.parameters * size / (split * layout.pipeline))
-    elif habits.gathered_stays and trainer.lora is not None and rank.shards > 1:
+    elif habits.gathered_stays and rank.shards > 1:
         whole = ceil(rank.base / split) + block
     elif trainer.system == "deepspeed":
         whole = round(min(2 * SUBGROUP, rank.parameters) * size * rank.packing) + head
@@ -302,9 +302,10 @@ def _all_gradients(workload: Workload, rank: Rank, copies: Gathered) -> int:
         return copies.gradients
     if optimizer.in_backward:
         return max(rank.block, rank.embedding) * rank.gradient_size
-    if layout.pipeline > 1:
+    whole = rank.trained * rank.gradient_size // (layout.tensor * layout.pipeline)
+    if layout.pipeline > 1 or (rank.habits.gathered_stays and rank.shards > 1 and _in_flight(workload) > 1):
         # gradients are divided only after the last micro-batch, and are summed until then
-        return rank.gradients + rank.trained * rank.gradient_size // (layout.tensor * layout.pipeline)
+        return rank.gradients + whole if layout.pipeline > 1 else whole
     return rank.gradients
 
 

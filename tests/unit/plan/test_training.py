@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import rows_training
-from headway.facts.shapes import by_name
+from headway.facts.shapes import by_name, table
 from headway.facts.workload import Layout, Lora, Optimizer, Quant, Rollout, Trainer, Workload
 from headway.plan import training
 from headway.plan.ledger import Phase
@@ -149,6 +149,26 @@ def test_offload_under_fsdp_leaves_no_states_on_the_device() -> None:
     assert training.states(planned, stepped=True) == []
     parameters = planned.model.parameters()
     assert total(training.host_states(planned)) == parameters * (2 + 2 + 4) // 2
+
+
+@pytest.mark.parametrize("system", ["hf", "fsdp1", "fsdp2", "litgpt", "torchtitan", "deepspeed"])
+def test_every_model_of_the_table_has_a_plan(system: str) -> None:
+    for name, shape in table().items():
+        for lora in (None, Lora(16, "all-linear", "bf16", dropout=True)):
+            planned = workload(model=shape, system=system, lora=lora, layout=Layout(devices=2, shards=2))
+            peak = plan(planned).peak(DEVICE)
+            assert shape.parameters() < peak.bytes <= peak.upper, name
+
+
+def test_gradients_that_are_divided_only_at_the_end_of_a_step_are_whole_until_then() -> None:
+    once, often = (
+        workload(system="litgpt", layout=Layout(devices=2, shards=2), rollout=Rollout(samples, 1, 0, 512, 0, 0, 1))
+        for samples in (4, 16)
+    )
+    batch = training.micro_batch(once)
+    count = once.model.parameters()
+    gradients = [max(moment.gradients for moment in training.moments(each, batch)) for each in (once, often)]
+    assert gradients == [count, 2 * count]
 
 
 def test_zero_divides_the_optimizers_state_and_then_the_gradients_over_replicas() -> None:
