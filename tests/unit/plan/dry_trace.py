@@ -105,7 +105,7 @@ CASES = (
     Case("tinyllama-1.1B", "fp32", 0, True, 2048, 256, 256, samples=4),
     Case("qwen3-4B", "bf16", 0, True, 4096, 512, 1024),
 )
-"""Four families' shapes up to 4B, tied heads and an untied one; prompts, answers and caps as a user sets them."""
+"""Five shapes of three families up to 4B, one with an untied head; prompts, answers and caps as a user sets them."""
 
 
 Peaks = dict[str, int]
