@@ -1,9 +1,12 @@
 """Every key of a RunSpec in words: what it accepts, its default, what it means. Read from the sections' fields."""
 
+import ast
+import inspect
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -12,6 +15,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 
+from headway.config import sections as sections_module
 from headway.config.sections import RunSpec, Section
 from headway.units import format_bytes, parse_bytes
 
@@ -41,8 +45,12 @@ class Key:
     bounds: str
     default: str
     """As written in TOML, or REQUIRED, or NOT_SET."""
-    meaning: str
     python_type: Any
+
+    @property
+    def meaning(self) -> str:
+        """The words below the field."""
+        return _meanings()[sections()[self.section].__name__][self.name]
 
     @property
     def path(self) -> str:
@@ -68,6 +76,21 @@ def table() -> dict[str, dict[str, Key]]:
         section: {name: _key(section, name, field) for name, field in kind.model_fields.items()}
         for section, kind in sections().items()
     }
+
+
+@cache
+def _meanings() -> dict[str, dict[str, str]]:
+    """The string below each field, by class and field. Read from the source, and only where words are wanted:
+    pydantic would parse it whenever the sections are imported, which takes longer than a plan."""
+    found: dict[str, dict[str, str]] = {}
+    for kind in ast.parse(inspect.getsource(sections_module)).body:
+        if isinstance(kind, ast.ClassDef):
+            texts = found[kind.name] = {}
+            for field, below in pairwise(kind.body):
+                match field, below:
+                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                        texts[name] = " ".join(text.split())
+    return found
 
 
 def show(value: Any) -> str:
@@ -97,7 +120,6 @@ def _key(section: str, name: str, field: FieldInfo) -> Key:
         kind=_SIZE if is_size else _kind(python_type),
         bounds=_bounds(metadata, _size if is_size else str),
         default=_default(field, is_size),
-        meaning=" ".join((field.description or "").split()),
         python_type=python_type,
     )
 

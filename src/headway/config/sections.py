@@ -20,7 +20,7 @@ Dtype = Literal["fp32", "bf16"]
 class Section(BaseModel):
     """Base of every section: immutable, and a key that it does not know is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class ModelSection(Section):
