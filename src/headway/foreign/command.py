@@ -81,7 +81,9 @@ def split(items: Iterable[Word | Gap], switches: frozenset[str] = frozenset(), *
     words: list[Word] = []
     gaps: list[Gap] = []
     loose: list[Word] = []
-    name, values, at, open_ = "", [], None, False
+    name, open_ = "", False
+    values: list[Word] = []
+    at: Origin | None = None
 
     def end() -> None:
         if name:
