@@ -47,7 +47,7 @@ class System:
     in half precision, 11 of 2024 in fp32; the middle). `packed_head`: the head is packed too.
 
     `root_stays`: embedding and head are gathered for the whole step. `gathered_stays`: a sharded model is gathered
-    whole when it is loaded and stays so, and gradients are divided only after the last micro-batch of a step (no_sync;
+    whole when it is loaded and stays so, and gradients are divided only after a step's last micro-batch (no_sync;
     seen in ten runs of six models). `checkpoints_away`: what checkpointing keeps of a block goes
     to host memory. `held_back`: bytes that its allocator holds beyond tensors from loading and from its own streams.
     `loss` and `loss_fused`: the cost of full logits, run eagerly and compiled.
