@@ -251,7 +251,7 @@ class Layout:
     virtual_pipeline: int = 1
     first_stage_layers: int | None = None
     last_stage_layers: int | None = None
-    zero: Literal[0, 1, 2] = 0
+    zero: int = 0
 
     @property
     def ranks(self) -> int:
