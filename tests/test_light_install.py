@@ -58,3 +58,12 @@ def test_every_light_module_imports(light):
 def test_the_command_starts(light):
     assert "train" in call(light / "bin" / "headway", "--help", cwd=light)
     assert call(light / "bin" / "headway", "--version", cwd=light).startswith("headway 0.")
+
+
+def test_the_commands_that_plan_need_nothing_more(light):
+    run = light / "run.toml"
+    run.write_text('[model]\npath = "qwen3-0.6b"\ninit = "random"\n[data]\ntask = "gcd"\n')
+    headway = light / "bin" / "headway"
+    for what in ("qwen3-0.6b", str(run)):
+        assert "Fits: " in call(headway, "plan", what, "--machine", "gb10", cwd=light)
+    assert "qwen3-0.6B" in call(headway, "size", "--machine", "gb10", "--model", "qwen3-0.6b", cwd=light)
