@@ -202,6 +202,9 @@ def _optimizer(trainer: Mapping[str, Any]) -> Optimizer:
     )  # fmt: skip
 
 
+ZERO: Mapping[Any, Any] = {1: "optimizer", 2: "gradients"}
+
+
 def _layout(layout: Mapping[str, Any]) -> Layout:
     gpus, nodes = int(layout.get("gpus") or 1), int(layout.get("nodes") or 1)
     tensor, pipeline, context = (int(layout.get(key) or 1) for key in ("tp", "pp", "cp"))
@@ -211,5 +214,5 @@ def _layout(layout: Mapping[str, Any]) -> Layout:
     replicas = max(1, data * context // shards)
     return Layout(
         nodes, max(1, gpus // nodes), shards, replicas, tensor, context, pipeline,
-        bool(layout.get("sequence_parallel", True)), zero=stage if stage in (1, 2) else 0,
+        bool(layout.get("sequence_parallel", True)), zero=ZERO.get(stage, "none"),
     )  # fmt: skip

@@ -232,7 +232,7 @@ class Layout:
     ranks split the tokens of a sample, `pipeline` stages the layers, each in `virtual_pipeline` parts.
     `expert_parallel` ranks share the experts, each of which `expert_tensor` ranks split (None: as `tensor`).
     `first_stage_layers` and `last_stage_layers`: layers of the first and last stage where they have fewer.
-    `zero`: replicas divide the optimizer's state among them (1), or gradients as well (2), as DeepSpeed's ZeRO does.
+    `zero`: replicas divide the optimizer's state among them, or gradients as well, as DeepSpeed's ZeRO 1 and 2 do.
 
     >>> Layout(devices=8, shards=8).ranks
     8
@@ -251,7 +251,7 @@ class Layout:
     virtual_pipeline: int = 1
     first_stage_layers: int | None = None
     last_stage_layers: int | None = None
-    zero: int = 0
+    zero: Literal["none", "optimizer", "gradients"] = "none"
 
     @property
     def ranks(self) -> int:

@@ -93,8 +93,8 @@ def _rank(shape: ModelShape, trainer: Trainer, layout: Layout) -> Rank:
         trained_size = DTYPE_BYTES[lora.dtype]
     gradient_size = DTYPE_BYTES[trainer.grad_dtype] if trainer.grad_dtype else trained_size
     divided = layout.shards * layout.tensor * layout.pipeline
-    optimizer_divided = divided * (layout.replicas if layout.zero else 1)
-    gradients_divided = divided * (layout.replicas if layout.zero == 2 else 1)
+    optimizer_divided = divided * (layout.replicas if layout.zero != "none" else 1)
+    gradients_divided = divided * (layout.replicas if layout.zero == "gradients" else 1)
     offload = trainer.optimizer.offload >= 1 and trainer.system != "deepspeed"
     where = f" over {divided} ranks" if divided > 1 else ""
     packed = f", projections in {trainer.quant.kind}" if trainer.quant else ""
