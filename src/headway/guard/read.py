@@ -128,10 +128,38 @@ def _psutil_descendants(pid: int) -> tuple[int, ...]:
         return ()
 
 
+FORKED = 0x40
+"""PF_FORKNOEXEC of the kernel's include/linux/sched.h: a copy of its parent that runs no program of its own yet."""
+YOUNG_TICKS = 100
+"""Clock ticks (1/100 s) within which a copy of its parent is taken to be on the way to its own program."""
+
+
 def tree_rss(pids: tuple[int, ...], root: Path = ROOT) -> int:
     """Sum of the resident memory of these processes; one that has ended holds nothing.
 
-    Pages that several of them share count once for each, so the sum is an upper bound.
+    Pages that several of them share count once for each, so the sum is an upper bound. But a process that was forked
+    and runs no program of its own has its parent's pages, which count there: of it only private pages count, and
+    nothing in its first second, when a starting program looks like a second trainer for some milliseconds.
     """
-    statuses = (process_status(pid, root) for pid in pids)
-    return sum(status.rss for status in statuses if status is not None)
+    return sum(_own_bytes(pid, root) for pid in pids)
+
+
+def _own_bytes(pid: int, root: Path) -> int:
+    forked = _forked_ticks_ago(pid, root)
+    if forked is None:
+        status = process_status(pid, root)
+        return 0 if status is None else status.rss
+    if forked < YOUNG_TICKS:
+        return 0
+    fields = read_fields(read_text(root / f"proc/{pid}/smaps_rollup") or "")
+    return fields.get("Private_Clean", 0) + fields.get("Private_Dirty", 0)
+
+
+def _forked_ticks_ago(pid: int, root: Path) -> int | None:
+    """Age of a forked process without a program of its own; None for every other one. Fields 9 and 22 of its stat."""
+    text = read_text(root / f"proc/{pid}/stat")
+    fields = [] if text is None else text.rpartition(")")[2].split()
+    if len(fields) < 20 or not int(fields[6]) & FORKED:
+        return None
+    uptime = (read_text(root / "proc/uptime") or "0").split()[0]
+    return int(float(uptime) * 100) - int(fields[19])

@@ -3,7 +3,10 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
+
+import pytest
 
 from headway.guard.read import ProcessMemory, descendants, process_status, reset_peak, tree_rss
 
@@ -48,6 +51,47 @@ def test_tree_rss_sums(tmp_path: Path) -> None:
     write(tmp_path, "proc/7/status", STATUS)
     write(tmp_path, "proc/8/status", STATUS)
     assert tree_rss((7, 8, 9), tmp_path) == 2048 << 10
+
+
+def forked(pid: int, flags: int, start: int) -> str:
+    """A stat line; its ninth field are the flags and the 22nd the start in clock ticks."""
+    return f"{pid} (python) S 7 7 7 0 -1 {flags} " + "0 " * 12 + f"{start} 0 0"
+
+
+@pytest.mark.parametrize(
+    ("flags", "start", "counted"),
+    [
+        (0x400000, 10_000, 1024 << 10),  # runs a program of its own
+        (0x400040, 10_000, 3 << 10),  # a copy of its parent that stayed one
+        (0x400040, 19_950, 0),  # a copy that is about to become another program
+    ],
+)
+def test_a_copy_of_its_parent_does_not_count_twice(tmp_path: Path, flags: int, start: int, counted: int) -> None:
+    write(tmp_path, "proc/8/status", STATUS)
+    write(tmp_path, "proc/8/stat", forked(8, flags, start))
+    write(tmp_path, "proc/8/smaps_rollup", "Rss: 1024 kB\nPrivate_Clean: 1 kB\nPrivate_Dirty: 2 kB\n")
+    write(tmp_path, "proc/uptime", "200.00 300.00\n")
+    assert tree_rss((8,), tmp_path) == counted
+
+
+def test_a_real_fork_holds_only_what_it_wrote() -> None:
+    """A child that sleeps after fork, with 64 MiB of its parent's, counts for little; once it is not young."""
+    block = bytearray(64 << 20)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.read(reading, 1)
+        os._exit(len(block) & 0)
+    try:
+        assert tree_rss((child,)) == 0
+        time.sleep(1.1)
+        status = process_status(child)
+        assert status is not None
+        assert status.rss > 64 << 20
+        assert 0 < tree_rss((child,)) < 32 << 20
+    finally:
+        os.write(writing, b"x")
+        os.waitpid(child, 0)
 
 
 def test_descendants_by_parent_field(tmp_path: Path) -> None:
