@@ -16,7 +16,7 @@ from headway.plan.remedies import Remedy
 from headway.plan.verdict import Kind, Outcome, PoolVerdict
 from headway.reports.ledger import items
 from headway.reports.widgets import VERDICT_STYLES, Layouts, Unit, hanging, share_of, since
-from headway.units import format_bytes
+from headway.units import GIB, format_bytes
 
 PARTS = 6
 """Items with a letter of their own in the bars; what is smaller shares one."""
@@ -28,6 +28,8 @@ MARKS = "│┃"
 """Marks of the lowest limit and of those above it."""
 NEAR = 1.25
 """A limit above the largest bound is drawn where it is at most this much further than all else."""
+NOTABLE = GIB // 2
+"""A change of the highest phase, where another one decides, is told from this size on."""
 REMEDIES = 6
 """Remedies that a terminal shows; --json has all."""
 
@@ -273,7 +275,7 @@ def _without_effect(remedy: Remedy) -> Text:
     text = f"{remedy.text}: {after.phase} stays at {format_bytes(after.bytes)}"
     if change := after.bytes - before.bytes:
         text += f" ({format_bytes(change)})"
-    if remedy.before_bytes != before.bytes and remedy.before_bytes != remedy.after_bytes:
+    if remedy.before_bytes != before.bytes and abs(remedy.before_bytes - remedy.after_bytes) >= NOTABLE:
         text += f"; the highest phase {format_bytes(remedy.before_bytes)} -> {format_bytes(remedy.after_bytes)}"
     return Text(text)
 

@@ -15,7 +15,7 @@ from headway.units import GIB, format_bytes
 STYLES: dict[Kind, str] = {"fits": "green", "tight": "yellow", "does not fit": "red", "cannot tell": ""}
 MARKS: dict[Kind, str] = {"fits": " ", "tight": "~", "does not fit": "x", "cannot tell": "?"}
 LARGEST = "◀"
-CELL = 17
+CELL = 18
 """Cells of a column of the wide table."""
 NAME = 22
 RULE = 10
@@ -63,7 +63,7 @@ def _matrix(rows: Sequence[Row], recipes: Sequence[str], found: Sizing, *, rule:
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("", no_wrap=True, overflow="ellipsis", min_width=NAME - 1)
     for recipe in recipes:
-        table.add_column(f"{recipe:>{CELL - 2}}", no_wrap=True, min_width=CELL - 1)
+        table.add_column(f"{recipe:>{CELL - 3}}", no_wrap=True, min_width=CELL - 1)
     if rule:
         table.add_column("rule, GB", no_wrap=True, justify="right", style="dim")
     cells = {(row.model, row.recipe.name): row for row in rows}
@@ -96,7 +96,7 @@ def _lists(rows: Sequence[Row], recipes: Sequence[str], found: Sizing) -> Iterat
             )
         yield from aligned(lines, bold=recipe)
         if len(fit) > BELOW:
-            yield Text(f"{len(fit) - BELOW} smaller ones fit too", style="dim")
+            yield Text(f"and {len(fit) - BELOW} smaller", style="dim")
         yield Text()
 
 
