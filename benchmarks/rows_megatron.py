@@ -15,6 +15,8 @@ from prediction import NotCovered, Prediction, Row, need, section
 from row_shapes import row_shape
 
 DTYPES = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16", "fp8": "bf16"}
+OLDER_TE, OLDER_CORE = "2.3", "0.12"
+"""Releases of early 2025, when most published values of Megatron's own tests were recorded."""
 LOSSES = {"te-fused": "te", "fused": "native", "megatron": "unfused"}
 
 
@@ -101,8 +103,11 @@ def megatron(row: Row) -> Megatron:
     """Implementation, fusions and dropout; a row without a word of them ran with what its note says."""
     trainer, note = section(row, "trainer"), str(row.get("note") or "")
     local = "local transformer implementation" in note
+    recent = trainer.get("loss") == "te-fused"
     return Megatron(
         implementation="local" if local else "te",
+        # a run with Transformer Engine's cross entropy is of a recent release; the others do not say
+        te_version="" if recent else OLDER_TE, core_version="" if recent else OLDER_CORE,
         fused_gradients="fusion off" not in note,
         cross_entropy=LOSSES.get(str(trainer.get("loss") or "megatron"), "unfused"),
         hidden_dropout="dropout 0.1" in note, attention_dropout="dropout 0.1/0.1" in note,

@@ -94,11 +94,12 @@ class Recompute:
 class Megatron:
     """How Megatron runs a model, where that decides memory: `--transformer-impl`, fusions, dropout, experts.
 
-    `te_version` is Transformer Engine's, empty for a recent one. `fused_gradients`: weight gradients are added
-    straight to the gradient buffer. `cross_entropy`: "unfused", "native" (compiled) or "te". `context_exchange`:
+    `te_version` and `core_version` are Transformer Engine's and Megatron Core's, empty for recent ones.
+    `fused_gradients`: weight gradients are added straight to the gradient buffer. `cross_entropy`: "unfused", "native" (compiled) or "te". `context_exchange`:
     how context parallel ranks see each other's keys and values (`--cp-comm-type`). `capacity` > 0: experts are
     padded to that capacity factor; else no token is dropped and the fullest expert rank has `imbalance` times its
     share of tokens. The vocabulary is padded to a multiple of `vocab_multiple` x tensor parallel ranks.
+    `optimizer_instances`: copies of the distributed optimizer's shards, each over a part of the data parallel ranks.
     `count_embedding` and `count_loss`: each counts as a layer when layers are divided over stages.
     `regather_lora`: an adapter's gathered input is gathered again in the backward pass instead of kept.
 
@@ -108,6 +109,7 @@ class Megatron:
 
     implementation: Literal["te", "local"] = "te"
     te_version: str = ""
+    core_version: str = ""
     fused_gradients: bool = True
     cross_entropy: Literal["unfused", "native", "te"] = "unfused"
     hidden_dropout: bool = False
@@ -119,6 +121,7 @@ class Megatron:
     capacity: float = 0.0
     imbalance: float = 1.0
     vocab_multiple: int = 128
+    optimizer_instances: int = 1
     count_embedding: bool = False
     count_loss: bool = False
     fp8: bool = False

@@ -1,8 +1,9 @@
 """Logits and what the loss makes of them, on the last stage; bytes per logit of one rank (tokens x vocabulary / t).
 
 Pretraining: logits in half precision (2). "te" computes the gradient in place (2 throughout). Megatron's own cross
-entropy, compiled or not, makes an fp32 copy (4) that becomes the softmax in place and is kept; backward it becomes
-the gradient in place, which is cast to half precision (2).
+entropy makes an fp32 copy (4) that becomes the softmax in place and is kept; backward it becomes the gradient in
+place, which is cast to half precision (2). Compiled ("native"), the exponentials are a tensor of their own beside
+that copy (4 more), and so is the gradient.
 
 Reinforcement learning: logits leave the model in fp32 whatever is asked of them (4; 2 more while they are cast);
 dividing by a temperature makes another copy (4); log-probs keep a softmax (4), and the gradient is one more (4).
@@ -17,15 +18,17 @@ from headway.plan.megatron.run import FP32, Run
 
 
 class Loss(NamedTuple):
-    """Bytes of logits while the loss goes forward and backward, and in a pass that only scores.
+    """Bytes of logits while the loss goes forward and backward, in a pass that only scores, and of the gradient
+    alone, when it goes back through the output layer.
 
-    >>> Loss(6, 6, 6).forward
+    >>> Loss(6, 6, 6, 2).forward
     6
     """
 
     forward: int
     backward: int
     score: int
+    gradient: int
 
 
 def loss(run: Run, batch: Batch, *, rl: bool) -> Loss:
@@ -37,11 +40,11 @@ def loss(run: Run, batch: Batch, *, rl: bool) -> Loss:
         forward = 2 * FP32 + scaled
         entropy = 2 * FP32 if run.trainer.entropy else 0
         score = forward + entropy
-        return Loss((forward + entropy) * cells, (forward + FP32 + entropy) * cells, score * cells)
+        return Loss((forward + entropy) * cells, (forward + FP32 + entropy) * cells, score * cells, 2 * FP32 * cells)
     size = run.size
     if run.megatron.cross_entropy == "te":
         held = size * depths
-        return Loss((size + held) * cells, (size + held) * cells, size * cells)
+        return Loss((size + held) * cells, (size + held) * cells, size * cells, (size + held) * cells)
     held = FP32 * depths
-    both = size + FP32
-    return Loss((both + held) * cells, (both + held) * cells, both * cells)
+    both = size + FP32 * (2 if run.megatron.cross_entropy == "native" else 1)
+    return Loss((both + held) * cells, (both + held) * cells, both * cells, (size + held) * cells)

@@ -4,7 +4,8 @@ A token's k copies are permuted by expert, exchanged between the expert ranks, a
 back the same in reverse. Kept for the backward pass, per token before sequence parallelism divides it by s, with E
 experts of width f: the norm's output 2h; scores, probabilities and the routing in fp32 and their map (3 x 4E + E);
 of each copy its input 2h, gate and up 4f, their product 2f and its probability 4. The copies before and after an
-exchange need not be kept, because exchanging and sorting need only their indices to go backward.
+exchange need not be kept, because exchanging and sorting need only their indices to go backward. Megatron Core
+before 0.13 weighs a copy's result with its probability on the way back and keeps it for that (2h a copy).
 
 While the layer runs forward, four of them are alive at once, since each is held by the function that made it until
 the layer returns: permuted and received tokens, and on the way back sorted and returned ones; with them the result
@@ -41,7 +42,9 @@ def experts(run: Run, batch: Batch) -> Part:
     if shape.shared_ffn:
         wide, narrow = mlp(shape, shape.shared_ffn, run.tensor)
         shared = tokens * (wide.outputs + narrow.inputs) * size
-    inside = routing + moved + first + second + copies * FP32 + shared
+    sent = ceil(shape.experts_per_token * tokens * hidden * size / run.stream)
+    weighed = 0 if run.core_since(0, 13) else sent
+    inside = routing + moved + first + second + weighed + copies * FP32 + shared
     kept, dropped = normed + inside, 0
     if run.drops("moe"):
         kept, dropped = normed, inside
@@ -52,7 +55,6 @@ def experts(run: Run, batch: Batch) -> Part:
             kept, dropped = kept - shared, dropped + shared
         if run.drops("layernorm"):
             kept, dropped = kept - normed, dropped + normed
-    sent = ceil(shape.experts_per_token * tokens * hidden * size / run.stream)
     forward = 2 * (sent + moved) + 2 * normed
     backward = max(2 * moved, moved + first) + 2 * normed + gathered(run, batch)
     return Part(kept, dropped, forward, backward)

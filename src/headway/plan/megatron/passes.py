@@ -74,13 +74,19 @@ def moments(workload: Workload, run: Run, stage: Stage, batch: Batch) -> tuple[M
         costs = loss(run, batch, rl=is_rl(workload))
         tail = (2 + 3 * stage.mtp) * stream(run, batch)
         whole = batch.tokens * run.shape.hidden * run.size
-        table = 0 if run.megatron.fused_gradients or run.trainer.lora else run.size * run.shape.hidden * run.vocab
-        backward = whole + (stream(run, batch) if run.gathers else 0)
+        table = 0 if run.trainer.lora or _cached_table(run) else run.size * run.shape.hidden * run.vocab
+        after = whole + (stream(run, batch) if run.gathers else 0)
         found += [
             Moment("loss, forward", held + tail, before, costs.forward),
-            Moment("loss, backward", held + tail, before + backward, costs.backward, table),
+            Moment("loss, backward", held + tail, before, costs.backward),
+            Moment("output layer, backward", held + tail, before + after, costs.gradient, table),
         ]
     return tuple(found)
+
+
+def _cached_table(run: Run) -> bool:
+    """Whether the output layer's weight gradient is a dummy that the runtime counts."""
+    return run.megatron.fused_gradients and run.te_since(2, 3) and run.core_since(0, 14)
 
 
 def _held(workload: Workload, run: Run, stage: Stage, batch: Batch, layers: dict[object, Layer]) -> int:
@@ -149,8 +155,13 @@ def score(workload: Workload, stage: Stage, batch: Batch | None = None) -> list[
 
 
 def step(workload: Workload, stage: Stage) -> list[Item]:
-    """The optimizer's step has fused kernels: nothing but what stays of the runtime."""
-    return runtime.items(Run.of(workload), stage)
+    """The optimizer's step has fused kernels: copies of half-precision moments, and what stays of the runtime."""
+    run = Run.of(workload)
+    copies = states.step_bytes(run, states.counts(run, stage))
+    return [
+        *([Item.exact("temporaries", copies, "moments in fp32 while they are updated", SOURCE)] if copies else []),
+        *runtime.items(run, stage),
+    ]
 
 
 def _items(run: Run, stage: Stage, top: Moment, batch: Batch, flights: tuple[int, ...]) -> list[Item]:

@@ -106,12 +106,11 @@ class Run:
 
     def te_since(self, major: int, minor: int) -> bool:
         """Whether Transformer Engine is of this version or newer."""
-        if not self.te:
-            return False
-        if not self.megatron.te_version:
-            return True
-        parts = [int(part) for part in self.megatron.te_version.split(".")[:2] if part.isdigit()]
-        return tuple(parts) >= (major, minor)
+        return self.te and _at_least(self.megatron.te_version, major, minor)
+
+    def core_since(self, major: int, minor: int) -> bool:
+        """Whether Megatron Core is of this version or newer."""
+        return _at_least(self.megatron.core_version, major, minor)
 
     def drops(self, module: str) -> bool:
         """Whether selective recomputation drops a module's activations."""
@@ -124,3 +123,9 @@ class Run:
     def first_rank(self, stage: Stage) -> int:
         """The number of a stage's first rank: stages are the outermost group."""
         return stage.index * self.tensor * self.context * self.data
+
+
+def _at_least(version: str, major: int, minor: int) -> bool:
+    """Whether a version is at least this; an empty one is recent."""
+    parts = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    return not parts or parts >= (major, minor)

@@ -19,15 +19,15 @@ def dummies(run: Run, stage: Stage) -> int:
     """Bytes of Transformer Engine's dummy weight gradients.
 
     Where weight gradients are added straight to the gradient buffer, autograd still wants a tensor of the weight's
-    shape. Transformer Engine keeps one for each distinct shape and dtype: for linear layers and Megatron's output
-    layer from release 2.3, for experts from 2.10, where one serves all experts of a shape.
+    shape. Transformer Engine keeps one for each distinct shape and dtype: for linear layers from release 2.3, for
+    experts from 2.10, where one serves all experts of a shape. Megatron Core's output layer shares them from 0.14.
     """
     if not run.megatron.fused_gradients or run.trainer.lora is not None or not run.te_since(2, 3):
         return 0
     plain, grouped = distinct_weights(run, tuple(block for block, _ in stage.groups))
     if run.te_since(2, 10):
         plain |= grouped
-    if stage.head:
+    if stage.head and run.core_since(0, 14):
         plain.add((run.shape.hidden, run.vocab))
     return run.size * sum(inputs * outputs for inputs, outputs in plain)
 
@@ -35,7 +35,7 @@ def dummies(run: Run, stage: Stage) -> int:
 def items(run: Run, stage: Stage) -> list[Item]:
     """All of it that tensors' counters see."""
     size = dummies(run, stage)
-    spaces = 2 + (STREAMS if run.shape.experts and run.te else 0)
+    spaces = 3 + (STREAMS if run.shape.experts and run.te else 0)
     found = [
         Item.exact("dummy weight gradients", size, "one for each distinct shape of a weight", SOURCE),
         Item("workspaces", spaces * WORKSPACE, 2 * spaces * WORKSPACE, f"{spaces} x 32 MiB", "cuBLAS"),

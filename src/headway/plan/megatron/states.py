@@ -127,17 +127,45 @@ def state_size(run: Run) -> float:
     """Bytes of master and moments for one parameter of the optimizer's part."""
     optimizer = run.trainer.optimizer
     moments = STATES[optimizer.kind] * STATE_BYTES[optimizer.state_dtype]
-    master = DTYPE_BYTES[optimizer.master_dtype] if optimizer.master and param_size(run) < FP32 else 0
-    # a half-precision buffer's gradients are cast for an optimizer that takes fp32 only; they stay until the next step
+    # an optimizer that takes fp32 only has half-precision gradients cast, and keeps them until the next step
     cast = FP32 if gradient_size(run) < FP32 and not optimizer.precision_aware else 0
-    return moments + master + cast
+    return moments + master_size(run) + cast
+
+
+def master_size(run: Run) -> int:
+    """Bytes of a parameter's fp32 master. The precision-aware optimizer stores only the 16 bits that a bf16
+    parameter does not have (`store_param_remainders`)."""
+    trainer = run.trainer
+    optimizer = trainer.optimizer
+    if not optimizer.master or param_size(run) == FP32:
+        return 0
+    if optimizer.precision_aware and trainer.param_dtype == "bf16" and optimizer.master_dtype == "fp32":
+        return 2
+    return DTYPE_BYTES[optimizer.master_dtype]
+
+
+def step_bytes(run: Run, found: Counts) -> int:
+    """What the optimizer's step holds beside its state: Transformer Engine's fused Adam makes fp32 copies of all
+    half-precision moments of a group of parameters; dense ones and experts are stepped one after the other."""
+    optimizer = run.trainer.optimizer
+    if optimizer.state_dtype == "fp32" or not optimizer.precision_aware:
+        return 0
+    dense, experts = owned_parts(run, found)
+    return round(max(dense, experts) * STATES[optimizer.kind] * FP32 * (1 - optimizer.offload))
 
 
 def owned(run: Run, found: Counts) -> int:
     """Parameters whose optimizer state one rank has."""
+    return sum(owned_parts(run, found))
+
+
+def owned_parts(run: Run, found: Counts) -> tuple[int, int]:
+    """The same of dense parameters and of experts."""
     if not run.trainer.optimizer.distributed:
-        return found.trained
-    return ceil(found.dense / (run.data * run.context)) + ceil(found.experts / run.expert_data)
+        return found.dense, found.experts
+    copies = run.megatron.optimizer_instances
+    dense = max(1, run.data * run.context // copies)
+    return ceil(found.dense / dense), ceil(found.experts / max(1, run.expert_data // copies))
 
 
 def items(run: Run, stage: Stage, *, stepped: bool) -> list[Item]:
@@ -146,7 +174,7 @@ def items(run: Run, stage: Stage, *, stepped: bool) -> list[Item]:
     size, own = param_size(run), owned(run, found)
     where = f"rank {run.first_rank(stage)}, stage {stage.index} of {stage.count}"
     here = 1 - optimizer.offload
-    per = state_size(run) if stepped else _master(run)
+    per = state_size(run) if stepped else master_size(run)
     return [
         item for item in (
             Item.exact("weights", found.all * size, f"{found.all:,} parameters x {size} B, {where}", SOURCE),
@@ -157,11 +185,6 @@ def items(run: Run, stage: Stage, *, stepped: bool) -> list[Item]:
             Item.exact("optimizer state", round(own * per * here), f"{own:,} parameters x {per:g} B", SOURCE),
         ) if item.upper
     ]  # fmt: skip
-
-
-def _master(run: Run) -> float:
-    optimizer = run.trainer.optimizer
-    return DTYPE_BYTES[optimizer.master_dtype] if optimizer.master and param_size(run) < FP32 else 0
 
 
 def host_items(run: Run, stage: Stage) -> list[Item]:
