@@ -243,7 +243,9 @@ def show(row: Scored) -> None:
 
 
 def _words(figures: Mapping[str, object]) -> str:
-    lines = [f"{key}: {value:.3f}" if isinstance(value, float) else f"{key}: {value}" for key, value in figures.items()]
+    lines = [
+        f"{key}: {value:.3f}" if isinstance(value, float) else f"{key}: {value}" for key, value in figures.items()
+    ]
     return "\n".join(lines)
 
 

@@ -71,9 +71,10 @@ def workload(row: Row) -> Workload:
     if not length:
         length = need(trainer, "tokens_per_micro_batch", of="trainer") // samples
     data = layout.ranks // (layout.tensor * layout.context * layout.pipeline)
-    accumulated = int(
-        trainer.get("accumulation") or max(1, int(trainer.get("global_batch") or 0) // (samples * data))
-    )
+    accumulated = int(trainer.get("accumulation") or int(trainer.get("global_batch") or 0) // (samples * data))
+    if not accumulated:
+        # a step that nothing bounds fills the pipeline
+        accumulated = 2 * layout.pipeline
     attention = str(trainer.get("attention") or "te")
     whole = Trainer(
         param_dtype=dtype(trainer.get("param_dtype"), "bf16"), lora=_lora(trainer), reference="none",

@@ -90,7 +90,8 @@ def _qkv(run: Run, tokens: int, block: Block) -> tuple[int, int, int, int, int]:
     if shape.qk_norm:
         # each norm keeps its input; its output is turned by the position and then dropped
         extra += query + kv
-    return tokens * extra * size, *(tokens * size * width for width in (query, kv, kv, query))
+    wide = tokens * size
+    return wide * extra, wide * query, wide * kv, wide * kv, wide * query
 
 
 def _core(run: Run, batch: Batch, out: int) -> tuple[int, int, int, int]:

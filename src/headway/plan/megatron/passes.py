@@ -3,16 +3,17 @@
 from dataclasses import dataclass
 from math import ceil
 
+from headway.facts.blocks import Block
 from headway.facts.workload import Workload
 from headway.plan import training
 from headway.plan.activations import Batch
 from headway.plan.item import Item
 from headway.plan.megatron import runtime, states
-from headway.plan.megatron.activations import layer
+from headway.plan.megatron.activations import distinct_weights, layer
 from headway.plan.megatron.loss import loss
 from headway.plan.megatron.parts import Layer, gathered, stream
 from headway.plan.megatron.run import FP32, SOURCE, Run
-from headway.plan.megatron.stages import Stage, in_flight
+from headway.plan.megatron.stages import Groups, Stage, in_flight
 
 HOLES, HOLES_UPPER = 0.02, 0.12
 """Share of transient bytes that the allocator holds in the rounding of blocks and in holes."""
@@ -89,7 +90,7 @@ def _cached_table(run: Run) -> bool:
     return run.megatron.fused_gradients and run.te_since(2, 3) and run.core_since(0, 14)
 
 
-def _held(workload: Workload, run: Run, stage: Stage, batch: Batch, layers: dict[object, Layer]) -> int:
+def _held(workload: Workload, run: Run, stage: Stage, batch: Batch, layers: dict[Block, Layer]) -> int:
     """Activations of all micro-batches in flight, and masks of the embedding's dropout."""
     found = 0
     flights = in_flight(stage, micro_batches(workload))
@@ -104,7 +105,7 @@ def _held(workload: Workload, run: Run, stage: Stage, batch: Batch, layers: dict
     return found + (0 if run.shape.learned_positions else batch.longest * run.context * run.shape.head_dim * FP32)
 
 
-def _kept(run: Run, groups: tuple[tuple[object, int], ...], layers: dict[object, Layer]) -> int:
+def _kept(run: Run, groups: Groups, layers: dict[Block, Layer]) -> int:
     """What one part of a stage keeps of one micro-batch."""
     recompute = run.recompute
     if recompute.granularity != "full":
@@ -125,8 +126,6 @@ def _weight_gradient(run: Run, stage: Stage) -> int:
     """Without fusion a weight's gradient exists before it is added to the buffer."""
     if run.megatron.fused_gradients or run.trainer.lora is not None:
         return 0
-    from headway.plan.megatron.activations import distinct_weights  # noqa: PLC0415
-
     plain, grouped = distinct_weights(run, tuple(block for block, _ in stage.groups))
     experts = run.shape.experts // run.expert if run.shape.experts else 0
     sizes = [inputs * outputs for inputs, outputs in plain] + [experts * a * b for a, b in grouped]

@@ -25,7 +25,8 @@ STATES = {"adamw": 2, "adafactor": 0, "sgd": 1, "muon": 1, "lion": 1}
 
 @dataclass(frozen=True)
 class Counts:
-    """Parameters of one rank: dense ones and experts' that are trained, and frozen ones.
+    """Parameters of one rank: dense ones and experts' that are trained, and frozen ones. `tables`: how many of the
+    dense ones are in the embedding and the head, which Muon leaves to Adam.
 
     >>> Counts(dense=10, experts=4).trained
     14
@@ -34,6 +35,7 @@ class Counts:
     dense: int = 0
     experts: int = 0
     frozen: int = 0
+    tables: int = 0
 
     @property
     def trained(self) -> int:
@@ -47,11 +49,14 @@ class Counts:
 
     def times(self, number: int) -> "Counts":
         """So many of them."""
-        return Counts(self.dense * number, self.experts * number, self.frozen * number)
+        return Counts(self.dense * number, self.experts * number, self.frozen * number, self.tables * number)
 
     def plus(self, other: "Counts") -> "Counts":
         """Both."""
-        return Counts(self.dense + other.dense, self.experts + other.experts, self.frozen + other.frozen)
+        return Counts(
+            self.dense + other.dense, self.experts + other.experts, self.frozen + other.frozen,
+            self.tables + other.tables,
+        )  # fmt: skip
 
 
 def block_counts(run: Run, block: Block) -> Counts:
@@ -94,7 +99,7 @@ def counts(run: Run, stage: Stage) -> Counts:
         tables += 1
     rest = tables * table + (shape.learned_positions * shape.hidden if stage.embedding else 0)
     rest += shape.norm_parameters() if stage.head else 0
-    found = found.plus(Counts(rest))
+    found = found.plus(Counts(rest, tables=tables * table))
     if stage.mtp:
         widest = max((block for block, _ in shape.blocks()), key=shape.block_parameters)
         more = 3 * shape.norm_parameters() + ceil(2 * shape.hidden**2 / run.tensor)
@@ -175,6 +180,7 @@ def items(run: Run, stage: Stage, *, stepped: bool) -> list[Item]:
     where = f"rank {run.first_rank(stage)}, stage {stage.index} of {stage.count}"
     here = 1 - optimizer.offload
     per = state_size(run) if stepped else master_size(run)
+    size_all = own * per + (_muon_tables(run, found) if stepped else 0)
     return [
         item for item in (
             Item.exact("weights", found.all * size, f"{found.all:,} parameters x {size} B, {where}", SOURCE),
@@ -182,9 +188,18 @@ def items(run: Run, stage: Stage, *, stepped: bool) -> list[Item]:
                 "gradient buffer", found.trained * gradient_size(run),
                 f"{found.trained:,} parameters x {gradient_size(run)} B", SOURCE,
             ),
-            Item.exact("optimizer state", round(own * per * here), f"{own:,} parameters x {per:g} B", SOURCE),
+            Item.exact("optimizer state", round(size_all * here), f"{own:,} parameters x {per:g} B", SOURCE),
         ) if item.upper
     ]  # fmt: skip
+
+
+def _muon_tables(run: Run, found: Counts) -> float:
+    """The second moment that Adam keeps of embedding and head where Muon has the rest."""
+    optimizer = run.trainer.optimizer
+    if optimizer.kind != "muon":
+        return 0.0
+    ranks = run.data * run.context // run.megatron.optimizer_instances if optimizer.distributed else 1
+    return found.tables / max(1, ranks) * STATE_BYTES[optimizer.state_dtype]
 
 
 def host_items(run: Run, stage: Stage) -> list[Item]:
