@@ -4,8 +4,8 @@
 
 FILE is a CSV with a test's launch arguments, `alloc` (mem-allocated-bytes at the end of a step) and `max`
 (mem-max-allocated-bytes). A row is right where the end of the step is within max(200 MiB, 5 %) and the peak within
-max(250 MiB, 10 %). Rows of other models than GPT and its mixtures (BERT, T5, Mamba hybrids, vision), of Megatron's own
-FSDP, or without a world size are not covered, with the reason.
+max(250 MiB, 10 %). Rows of other models than GPT and its mixtures (BERT, T5, Mamba hybrids, vision), of Megatron's
+own FSDP, with captured graphs, or without a world size are not covered, with the reason.
 
 --json prints {"rows", "covered", "coverage", "end_within", "peak_within", "end_median", "peak_median", "reasons"}.
 """
@@ -99,7 +99,8 @@ def workload(row: Mapping[str, str]) -> Workload:
         logprob_chunk=0, entropy=False, updates=1, system="megatron", rows=samples,
         grad_dtype="fp16" if flag(row, "fp16") else "fp32",
         optimizer=Optimizer(
-            kind="muon" if "muon" in row["opt"] else "adamw", step="fused", distributed=flag(row, "distributed_optimizer"),
+            kind="muon" if "muon" in row["opt"] else "adamw", step="fused",
+            distributed=flag(row, "distributed_optimizer"),
         ),
         loss="logits",
         recompute=Recompute(row["rec"] or "none", (), row["rec_m"] or "uniform", number(row, "rec_n", 0)),

@@ -1,4 +1,4 @@
-"""Pretraining and fine-tuning by Megatron without an engine: the entries of every phase, of the worst stage's rank."""
+"""Pretraining and fine-tuning by Megatron without an engine: every phase's entries, of the worst stage's rank."""
 
 from collections.abc import Iterator
 

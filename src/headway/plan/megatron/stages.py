@@ -98,8 +98,8 @@ def _sizes(layers: int, layout: Layout, megatron: Megatron) -> list[int]:
         others = [index for index in range(count) if index not in fixed]
         if rest < 0 or (rest and not others):
             raise InputError(
-                f"layout.first_stage_layers and last_stage_layers hold {sum(fixed.values())} layers, but the model has "
-                f"{layers} and layout.pipeline={count}; set them so that all stages together hold {layers}"
+                f"layout.first_stage_layers and last_stage_layers hold {sum(fixed.values())} layers, but the model "
+                f"has {layers} and layout.pipeline={count}; set them so that all stages together hold {layers}"
             )
         shares = dict(fixed)
         shares.update(zip(others, _even(rest, len(others)), strict=True) if others else {})
@@ -142,9 +142,9 @@ def in_flight(stage: Stage, micro_batches: int) -> tuple[int, ...]:
     """How often the activations of each part of a stage are held at the most.
 
     1F1B: stage p of P runs P - p forward passes before its first backward pass, fewer where a step has fewer
-    micro-batches. Interleaved with v parts: 2 (P - p - 1) + (v - 1) P + 1 passes of a part, which take P micro-batches
-    through one part before the next; summed over the parts that is 1 + (P - 1) / (P v) times as much on the first
-    stage as without.
+    micro-batches. Interleaved with v parts: 2 (P - p - 1) + (v - 1) P + 1 passes of a part, which take P
+    micro-batches through one part before the next; summed over the parts that is 1 + (P - 1) / (P v) times as much on
+    the first stage as without.
 
     >>> block = Block("full", experts=False)
     >>> in_flight(Stage(1, 4, (((block, 8),),), embedding=False, head=False), 16)
