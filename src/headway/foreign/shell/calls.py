@@ -91,11 +91,13 @@ def _echo(run: "Evaluator", call: Call) -> Outcome:
 
 def _read(run: "Evaluator", call: Call) -> Outcome:
     """`read`: a line of what is piped in, split into variables or an array; unknown where that is not known."""
-    names, into = [], ""
+    names, into, whole = [], "", False
     words = [word.text or "" for word in call.words]
     while words:
         word = words.pop(0)
-        if re.fullmatch(r"-[a-zA-Z]*[dnNptuip]", word):
+        if re.fullmatch(r"-[a-zA-Z]*d", word) and words[:1] == [""]:
+            whole = bool(words.pop(0) == "")
+        elif re.fullmatch(r"-[a-zA-Z]*[dnNptuip]", word):
             if words:
                 words.pop(0)
         elif re.fullmatch(r"-[a-zA-Z]*a[a-zA-Z]*", word):
@@ -112,17 +114,17 @@ def _read(run: "Evaluator", call: Call) -> Outcome:
         for name in names:
             assign.target(run.expander, name, unknown(why, name))
         return Outcome("", Maybe(why))
-    line, newline, rest = text.partition("\n")
+    line, newline, rest = (text.strip(separators), "", "") if whole else text.partition("\n")
     run.piped = known(rest)
     if not text:
         return Outcome("", False)
     if into:
         run.state.set(into, array(known(piece, call.at) for piece in _split(line, separators, 0)))
         return DONE
-    pieces = _split(line, separators, len(names) - 1) if names else []
+    pieces = [line.strip(separators)] if len(names) == 1 else _split(line, separators, len(names) - 1)
     for index, name in enumerate(names):
         assign.target(run.expander, name, known(pieces[index] if index < len(pieces) else "", call.at))
-    return Outcome("", bool(newline or line))
+    return Outcome("", bool(newline))
 
 
 def _split(line: str, separators: str, most: int) -> list[str]:

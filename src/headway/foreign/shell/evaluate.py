@@ -213,6 +213,8 @@ class Evaluator:
         first = items[0]
         name = first.text if isinstance(first, Word) else None
         call = Call(name or "", tuple(items[1:]), at, environment)
+        if environment and (name in self.state.functions or name in ("source", ".", "eval")):
+            return self.with_environment(call)
         if name is None:
             self.record(call, items)
             return Outcome("", Maybe("depends on a command whose name is not known"), "command")
@@ -226,6 +228,19 @@ class Evaluator:
         if name in BUILTINS:
             return BUILTINS[name](self, call)
         return external(self, call)
+
+    def with_environment(self, call: Call) -> Outcome:
+        """A function or a sourced file, with variables that are set while it runs."""
+        before = {name: self.state.get(name) for name, _ in call.environment}
+        for name, value in call.environment:
+            self.state.set(name, value)
+        outcome = self.call((known(call.name, call.at), *call.arguments), call.at)
+        for name, old in before.items():
+            if old is not None:
+                self.state.set(name, old)
+            else:
+                self.state.variables.pop(self.state.name(name), None)
+        return outcome
 
     def record(self, call: Call, items: Sequence[Item] | None = None) -> None:
         """A command that the script would run."""

@@ -10,6 +10,7 @@ from headway.foreign.shell.state import DEEPEST, Budget, State, StoppedError
 from headway.foreign.shell.values import Gap, Hole, Item, Origin, Word, join, known, unknown
 
 NAME = re.compile(r"[A-Za-z_]\w*")
+NO_WORDS = re.compile(r"\$@|\$\{(@|[A-Za-z_]\w*\[@\]).*\}", re.DOTALL)
 SPECIAL = "@*#?$!-0123456789"
 ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "e": "\x1b", "f": "\f", "v": "\v"}
 
@@ -123,10 +124,10 @@ class Expander:
             if quoted:  # within ${A:-"..."} in double quotes: the quotes group, and fall away
                 return place + 1
             end = lexer.past_double(text, place)
-            fields.add("")
-            self._scan(
-                text[place + 1 : end - 1 if text[end - 1] == '"' and end > place + 1 else end], fields, quoted=True
-            )
+            inner = text[place + 1 : end - 1 if text[end - 1] == '"' and end > place + 1 else end]
+            if not NO_WORDS.fullmatch(inner):  # "$@" may be no word at all
+                fields.add("")
+            self._scan(inner, fields, quoted=True)
             return end
         if char == "$" and after == "'" and not quoted:
             end = _past_ansi(text, place + 1)

@@ -1,6 +1,8 @@
 """The syntax tree of a script, by tree-sitter-bash, with the text that each node stands for."""
 
 import re
+from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -24,12 +26,13 @@ def _parser() -> Parser:
 class Unit:
     """One text that is evaluated: a file, or a text within it (`bash -c "..."`), which starts at `line`.
 
-    `exact`: positions in the text are positions in the file.
+    `exact`: positions in the text are positions in the file. `breaks` are the positions of its newlines.
     """
 
     file: str
     data: bytes
     tree: Tree
+    breaks: tuple[int, ...] = ()
     line: int = 1
     exact: bool = True
 
@@ -37,37 +40,68 @@ class Unit:
         """The text of a node."""
         return self.data[node.start_byte : node.end_byte].decode(errors="replace")
 
+    def place(self, start: int, end: int) -> Origin:
+        """Where a stretch of the text is, from its positions in bytes."""
+        line = self.line + bisect_left(self.breaks, start)
+        return Origin(self.file, line, start, end) if self.exact else Origin(self.file, line)
+
     def origin(self, node: Node) -> Origin:
         """Where a node is."""
-        if not self.exact:
-            return Origin(self.file, self.line + node.start_point.row)
-        return Origin(self.file, self.line + node.start_point.row, node.start_byte, node.end_byte)
+        return self.place(node.start_byte, node.end_byte)
 
     def within(self, node: Node, text: str, offset: int, size: int) -> Origin:
         """Where a stretch of a node's text is: `size` characters from `offset`."""
-        before = text[:offset]
-        line = self.line + node.start_point.row + before.count("\n")
-        if not self.exact:
-            return Origin(self.file, line)
-        start = node.start_byte + len(before.encode())
-        return Origin(self.file, line, start, start + len(text[offset : offset + size].encode()))
+        start = node.start_byte + len(text[:offset].encode())
+        return self.place(start, start + len(text[offset : offset + size].encode()))
+
+
+MOST_REPAIRS = 8
 
 
 def parse(text: str, file: str, line: int = 1, *, exact: bool = True) -> Unit:
-    """The tree of a text. Where the grammar stumbles over the words of an array, they are hidden from it.
+    """The tree of a text, where the grammar's two known slips are mended.
+
+    Words of an array over which it stumbles are hidden from it. Two assignments on a line are to it the beginning of
+    the command on the next one, so a semicolon takes the place of the blank or newline behind them.
 
     >>> parse("A=(--tp 4)", "run.sh").tree.root_node.children[0].type
     'variable_assignment'
+    >>> [node.type for node in parse("A=1 B=2\\necho", "run.sh").tree.root_node.children]
+    ['variable_assignments', ';', 'command']
     """
     data = text.encode(errors="replace")
+    seen = bytearray(data)
     tree = _parser().parse(data)
     if tree.root_node.has_error:
         plain = _without_arrays(text).encode(errors="replace")
-        if plain != data:
-            again = _parser().parse(plain)
-            if _errors(again.root_node) < _errors(tree.root_node):
-                tree = again
-    return Unit(file, data, tree, line, exact)
+        if plain != data and _errors((again := _parser().parse(plain)).root_node) < _errors(tree.root_node):
+            tree, seen = again, bytearray(plain)
+    for _ in range(MOST_REPAIRS):
+        ends = list(_run_on(tree.root_node, bytes(seen)))
+        if not ends:
+            break
+        for end in ends:
+            seen[end] = ord(";")
+        tree = _parser().parse(bytes(seen))
+    breaks = tuple(match.start() for match in re.finditer(b"\n", data))
+    return Unit(file, data, tree, breaks, line, exact)
+
+
+def _run_on(root: Node, data: bytes) -> Iterator[int]:
+    """Where assignments end that the grammar takes for the beginning of a command on a later line."""
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        stack += node.children
+        if node.type != "command":
+            continue
+        before: Node | None = None
+        for child in node.children:
+            if before is not None and b"\n" in data[before.end_byte : child.start_byte].replace(b"\\\n", b""):
+                yield before.end_byte
+            if child.type == "command_name":
+                break
+            before = child if child.type == "variable_assignment" else None if child.type != "comment" else before
 
 
 def _without_arrays(text: str) -> str:

@@ -303,7 +303,11 @@ def _list(run: Evaluator, node: Node) -> Outcome:
     if len(named) < 2:
         return run.run(named)
     sign = next((child.type for child in node.children if child.type in ("&&", "||")), "&&")
-    left = run.statement(named[0])
+    return _then(run, run.statement(named[0]), sign, named[1:])
+
+
+def _then(run: Evaluator, left: Outcome, sign: str, rest: Sequence[Node]) -> Outcome:
+    """`left && rest` or `left || rest`. What asks nothing is taken to succeed."""
     if left.signal:
         return left
     status = left.status
@@ -311,7 +315,7 @@ def _list(run: Evaluator, node: Node) -> Outcome:
         status = True
 
     def right() -> Outcome:
-        return run.run(named[1:])
+        return run.run(rest)
 
     def skip() -> Outcome:
         return Outcome("", status, left.program)
@@ -350,11 +354,14 @@ def _redirected(run: Evaluator, node: Node) -> Outcome:
     quiet = any(_hides(run.unit.text(child)) for child in parse.parts(node, "file_redirect"))
     piped, output = run.piped, run.state.output
     onward: list[Node] = []
+    after: list[Node] = []
     for child in node.children:
         if child.type == "heredoc_redirect":
             run.piped = _heredoc(run, child)
             onward += [stage for each in parse.parts(child, "pipeline") for stage in each.children if stage.is_named]
             quiet = quiet or any(_hides(run.unit.text(each)) for each in parse.parts(child, "file_redirect"))
+            sign = next((index for index, each in enumerate(child.children) if each.type in ("&&", "||")), None)
+            after = child.children[sign : sign + 2] if sign is not None else []
         elif child.type == "herestring_redirect":
             run.piped = _herestring(run, child)
         elif child.type == "file_redirect" and run.unit.text(child).lstrip("0").startswith("<"):
@@ -365,7 +372,7 @@ def _redirected(run: Evaluator, node: Node) -> Outcome:
     if quiet:
         run.state.output = output
     run.piped = piped
-    return outcome
+    return _then(run, outcome, after[0].type, after[1:]) if after else outcome
 
 
 def _hides(redirect: str) -> bool:
