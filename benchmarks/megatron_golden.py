@@ -122,7 +122,7 @@ def _megatron(row: Mapping[str, str]) -> Megatron:
         hidden_dropout=float(row["hidden_dropout"] or 0) > 0,
         attention_dropout=float(row["attention_dropout"] or 0) > 0,
         optimizer_instances=number(row, "optimizer_instances", 1),
-        count_embedding=flag(row, "account_embedding"), count_loss=flag(row, "account_loss"), fp8=bool(row["fp8"]),
+        count_embedding=flag(row, "account_embedding"), count_loss=flag(row, "account_loss"),
     )  # fmt: skip
 
 

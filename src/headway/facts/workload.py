@@ -95,13 +95,15 @@ class Megatron:
     """How Megatron runs a model, where that decides memory: `--transformer-impl`, fusions, dropout, experts.
 
     `te_version` and `core_version` are Transformer Engine's and Megatron Core's, empty for recent ones.
-    `fused_gradients`: weight gradients are added straight to the gradient buffer. `cross_entropy`: "unfused", "native" (compiled) or "te". `context_exchange`:
-    how context parallel ranks see each other's keys and values (`--cp-comm-type`). `capacity` > 0: experts are
-    padded to that capacity factor; else no token is dropped and the fullest expert rank has `imbalance` times its
-    share of tokens. The vocabulary is padded to a multiple of `vocab_multiple` x tensor parallel ranks.
-    `optimizer_instances`: copies of the distributed optimizer's shards, each over a part of the data parallel ranks.
-    `count_embedding` and `count_loss`: each counts as a layer when layers are divided over stages.
-    `regather_lora`: an adapter's gathered input is gathered again in the backward pass instead of kept.
+    `fused_gradients`: weight gradients are added straight to the gradient buffer. `cross_entropy`: "unfused",
+    "native" (compiled) or "te". `context_exchange`: how context parallel ranks see each other's keys and values
+    (`--cp-comm-type`). `dispatcher`: how tokens come to experts; `grouped_experts`: all of a rank's experts run in
+    one grouped product. `capacity` > 0: experts are padded to that capacity factor; else no token is dropped, and
+    the fullest expert rank has `imbalance` times its share of tokens. The vocabulary is padded to a multiple of
+    `vocab_multiple` x tensor parallel ranks. `optimizer_instances`: copies of the distributed optimizer's shards,
+    each over a part of the data parallel ranks. `count_embedding` and `count_loss`: each counts as a layer when
+    layers are divided over stages. `regather_lora`: an adapter's gathered input is gathered again in the backward
+    pass instead of kept.
 
     >>> Megatron(te_version="2.1").dispatcher
     'alltoall'
@@ -117,14 +119,12 @@ class Megatron:
     context_exchange: Literal["p2p", "a2a", "all_gather"] = "p2p"
     dispatcher: Literal["alltoall", "allgather", "flex"] = "alltoall"
     grouped_experts: bool = True
-    permute_fusion: bool = True
     capacity: float = 0.0
     imbalance: float = 1.0
     vocab_multiple: int = 128
     optimizer_instances: int = 1
     count_embedding: bool = False
     count_loss: bool = False
-    fp8: bool = False
     regather_lora: bool = False
 
 

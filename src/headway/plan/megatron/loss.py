@@ -5,10 +5,9 @@ entropy makes an fp32 copy (4) that becomes the softmax in place and is kept; ba
 place, which is cast to half precision (2). Compiled ("native"), the exponentials are a tensor of their own beside
 that copy (4 more), and so is the gradient.
 
-Reinforcement learning: logits leave the model in fp32 whatever is asked of them (4; 2 more while they are cast);
-dividing by a temperature makes another copy (4); log-probs keep a softmax (4), and the gradient is one more (4).
-Entropy is computed from a copy, whose softmax stays where the entropy has a gradient (peers_memory.md 2.3, memory.md
-C.3).
+Reinforcement learning: logits leave the model in fp32 whatever is asked of them (4); dividing by a temperature makes
+another copy (4); log-probs keep a softmax (4), and the gradient is one more (4). Entropy is computed from a copy and
+its softmax (4 + 4), one sample at a time (peers_memory.md 2.3, memory.md C.3).
 """
 
 from typing import NamedTuple
@@ -31,20 +30,17 @@ class Loss(NamedTuple):
     gradient: int
 
 
-def loss(run: Run, batch: Batch, *, rl: bool) -> Loss:
+def loss(run: Run, batch: Batch) -> Loss:
     """The loss of one micro-batch; layers for multi-token prediction keep theirs until the backward pass."""
     cells = batch.tokens * run.vocab
-    depths = run.shape.mtp_layers
-    if rl:
-        scaled = FP32 if run.trainer.temperature else 0
-        forward = 2 * FP32 + scaled
-        entropy = 2 * FP32 if run.trainer.entropy else 0
-        score = forward + entropy
-        return Loss((forward + entropy) * cells, (forward + FP32 + entropy) * cells, score * cells, 2 * FP32 * cells)
-    size = run.size
+    if run.rl:
+        made = FP32 * (3 if run.trainer.temperature else 2)
+        sample = min(batch.tokens, batch.reach or batch.longest) * run.vocab
+        forward = made * cells + (2 * FP32 * sample if run.trainer.entropy else 0)
+        return Loss(forward, (made + FP32) * cells, forward, 2 * FP32 * cells)
+    size, depths = run.size, run.shape.mtp_layers
     if run.megatron.cross_entropy == "te":
-        held = size * depths
-        return Loss((size + held) * cells, (size + held) * cells, size * cells, (size + held) * cells)
-    held = FP32 * depths
-    both = size + FP32 * (2 if run.megatron.cross_entropy == "native" else 1)
+        both, held = size, size * depths
+    else:
+        both, held = size + FP32 * (2 if run.megatron.cross_entropy == "native" else 1), FP32 * depths
     return Loss((both + held) * cells, (both + held) * cells, both * cells, (size + held) * cells)

@@ -56,5 +56,9 @@ def experts(run: Run, batch: Batch) -> Part:
         if run.drops("layernorm"):
             kept, dropped = kept - normed, dropped + normed
     forward = 2 * (sent + moved) + 2 * normed
+    if run.megatron.dispatcher == "allgather":
+        # every rank sees all tokens of its expert group, and reduces all results in fp32
+        everyone = normed * run.expert * run.expert_tensor
+        forward = everyone + moved + everyone * FP32 // size + 2 * normed
     backward = max(2 * moved, moved + first) + 2 * normed + gathered(run, batch)
     return Part(kept, dropped, forward, backward)

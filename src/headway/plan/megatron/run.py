@@ -66,6 +66,11 @@ class Run:
         return self.trainer.megatron
 
     @property
+    def rl(self) -> bool:
+        """Whether the loss is made from log-probs of answers, as slime, Miles and verl do, not Megatron's own."""
+        return self.trainer.system != "megatron"
+
+    @property
     def size(self) -> int:
         """Bytes of an element that computes."""
         return DTYPE_BYTES[self.trainer.compute_dtype or self.trainer.param_dtype]

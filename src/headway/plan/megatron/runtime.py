@@ -35,7 +35,7 @@ def dummies(run: Run, stage: Stage) -> int:
 def items(run: Run, stage: Stage) -> list[Item]:
     """All of it that tensors' counters see."""
     size = dummies(run, stage)
-    spaces = 3 + (STREAMS if run.shape.experts and run.te else 0)
+    spaces = 3 + (STREAMS if run.shape.experts and run.te and run.megatron.grouped_experts else 0)
     found = [
         Item.exact("dummy weight gradients", size, "one for each distinct shape of a weight", SOURCE),
         Item("workspaces", spaces * WORKSPACE, 2 * spaces * WORKSPACE, f"{spaces} x 32 MiB", "cuBLAS"),
