@@ -88,6 +88,14 @@ class ModelShape:
     assumed: tuple[str, ...] = ()
     """What was assumed where the configuration does not say, in words."""
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        # a plan looks a shape up thirty times. Numbers alone tell models apart, and hash alike in every process
+        return hash((self.layers, self.hidden, self.ffn, self.heads, self.kv_heads, self.vocab, self.expert_ffn))
+
     @property
     def query_width(self) -> int:
         """heads x head_dim."""

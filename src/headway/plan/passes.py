@@ -1,6 +1,7 @@
 """Forward and backward passes of the whole model: what is alive at the moments that can be the peak."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from headway.facts.workload import Workload
 from headway.plan import logits
@@ -8,9 +9,12 @@ from headway.plan.activations import Batch, Precision, replay_block, replay_fina
 from headway.plan.weights import block_gradient_bytes, gradient_bytes, head_gradient_bytes
 
 
-@dataclass(frozen=True)
-class Moment:
-    """Bytes alive at one moment of a pass, beside weights and optimizer state. `at` says when."""
+class Moment(NamedTuple):
+    """Bytes alive at one moment of a pass, beside weights and optimizer state. `at` says when.
+
+    >>> Moment("forward, last block", gradients=1, kept=2, working=3, logits=4, head_gradient=5).bytes
+    15
+    """
 
     at: str
     gradients: int

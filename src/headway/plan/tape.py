@@ -47,10 +47,9 @@ class Size(NamedTuple):
 
     def at(self, counts: "Size") -> int:
         """Bytes for a batch with these counts of tokens, pairs and responses; its `fixed` is 1."""
-        return (
-            self.tokens * counts.tokens + self.pairs * counts.pairs + self.responses * counts.responses
-            + self.fixed * counts.fixed
-        )  # fmt: skip
+        tokens, pairs, responses, fixed = self
+        of_tokens, of_pairs, of_responses, of_fixed = counts
+        return tokens * of_tokens + pairs * of_pairs + responses * of_responses + fixed * of_fixed
 
     def covers(self, other: "Size") -> bool:
         """Whether no batch makes the other larger."""
