@@ -289,11 +289,18 @@ def external(run: "Evaluator", call: Call) -> Outcome:
         text = None
         if all(isinstance(item, Word) for item in call.arguments):
             text = printed.printed(call.name, call.words, run.piped, run.state)
-        shown = " ".join((call.name, *(word.shown for word in call.words)))[:80]
-        run.state.write(text if text is not None else unknown(f"asks the machine: {shown}", call.name or "command"))
+        run.state.write(text if text is not None else _asked(run, call))
     if call.name in printed.PRINTS:
         return DONE
     return Outcome("", Maybe(f"depends on what {call.name or 'a command'} returns"), call.name or "command")
+
+
+def _asked(run: "Evaluator", call: Call) -> Word:
+    """What a command prints that only the machine knows; a filter of such words knows no more."""
+    if run.piped is not None and run.piped.holes:
+        return unknown(run.piped.why, run.piped.holes[0].name)
+    shown = " ".join((call.name, *(word.shown for word in call.words)))[:80]
+    return unknown(f"asks the machine: {shown}", call.name or "command")
 
 
 def inner_script(call: Call) -> Word | None:

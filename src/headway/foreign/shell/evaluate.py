@@ -106,6 +106,9 @@ class Evaluator:
             ends.append((self.state, outcome))
         self.when.pop()
         going = [end for end in ends if end[1].signal != "exit"] or ends
+        if not self.when and all(end[1].signal == "exit" and end[1].status is not True for end in ends):
+            self.expander.state = before
+            return DONE
         normal = [end for end in going if not end[1].signal]
         if not normal:
             self.expander.state = merged([state for state, _ in going], maybe.why)
@@ -131,8 +134,9 @@ class Evaluator:
         taken, other = (yes, no) if status else (no, yes)
         before, recorded = self.state.copy(), len(self.commands)
         outcome = taken()
-        if outcome.signal == "exit" and outcome.status is not True:
-            # the script gives up here, and the question is about a run that does not
+        if outcome.signal == "exit" and outcome.status is not True and not self.when:
+            # the script gives up here, and the question is about a run that does not; within a branch that may not
+            # be taken, it is that branch which is not meant
             del self.commands[recorded:]
             self.expander.state = before
             return other()

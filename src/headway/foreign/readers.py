@@ -1,0 +1,43 @@
+"""Which system a launch script starts, and its settings: `read_run` asks each reader in turn."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from headway.errors import InputError
+from headway.foreign import miles, slime
+from headway.foreign.command import launches
+from headway.foreign.found import Found
+from headway.foreign.shell import Script, read_script
+
+Reader = Callable[[Script], Found | None]
+"""Settings of a script that starts the reader's system; None where it starts another."""
+
+READERS: tuple[Reader, ...] = (miles.read, slime.read)
+"""One reader a system; the first that knows a script reads it."""
+
+INSTEAD = (
+    "name the model and its trainer instead, such as: headway plan qwen3-4B --trainer miles-fsdp --machine gb10 "
+    "--set rollout.max_answer=1024"
+)
+
+
+def read_run(path: Path, root: Path | None = None) -> Found:
+    """The settings of a launch script. InputError where it cannot be read, or starts no trainer that is known."""
+    if path.suffix == ".py":
+        raise InputError(
+            f"{path}: launchers in Python are not read, because that would mean to run them; pass the command that "
+            "it starts (headway plan -- python3 train.py ...), a log that prints its arguments, or a shell script"
+        )
+    return settings_of(read_script(path, root))
+
+
+def settings_of(script: Script) -> Found:
+    """The settings of a script that was read. InputError where it starts no trainer that is known."""
+    for read in READERS:
+        found = read(script)
+        if found is not None:
+            return found
+    started = dict.fromkeys(launch.name for command in script.commands for launch in launches(command))
+    programs = f"it starts {', '.join(list(started)[:5])}" if started else "it starts no Python program"
+    why = f" ({script.unread[0]})" if script.unread else ""
+    raise InputError(f"{script.path}: no trainer that is known is started in it; {programs}{why}; {INSTEAD}")
