@@ -1,5 +1,6 @@
 """What `headway plan RUN` names: a RunSpec, or a model under a trainer, on this machine or on a named one."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -159,7 +160,9 @@ def _limited(machine: Machine, limit: int) -> Machine:
 
 
 def _of_spec(path: Path, name: str | None, host: int | None, settings: Sequence[str]) -> Case:
-    # pydantic's sections take longer to build than all of a plan, so only a RunSpec loads them
+    # pydantic's sections take longer to build than all of a plan, so only a RunSpec loads them; and pydantic would
+    # look for plugins in every package that is installed
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from headway.config.load import load
     from headway.config.source import resolve
     from headway.config.workload import to_workload

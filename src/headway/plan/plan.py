@@ -74,11 +74,9 @@ def _floors(machine: Machine | None) -> list[tuple[str, Entry]]:
 
 
 def _line(pool: str, phase: Phase, entry: Entry) -> Line:
-    _, quantity, role, (name, size, upper, formula, source, independent), rank, count = entry
-    if count != 1:
-        size, upper, formula = size * count, upper * count, f"{count} x ({formula})"
-    return _made((pool, phase, role, rank, name, size, upper, quantity, formula, source, independent))
-
-
-_made = Line._make
-"""A third faster than the call, and a plan makes some sixty lines."""
+    item, count = entry.item, entry.count
+    # _make takes a third of the call's time, and a plan makes some sixty lines
+    return Line._make((
+        pool, phase, entry.role, entry.rank, item.item, item.bytes * count, item.upper * count, entry.quantity,
+        item.formula if count == 1 else f"{count} x ({item.formula})", item.source, item.independent,
+    ))  # fmt: skip
