@@ -6,7 +6,7 @@ needs no gradient, so the operation that uses it keeps no input for one.
 """
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 
 from headway.facts.shapes import ModelShape
 from headway.facts.workload import DTYPE_BYTES, Lora, Trainer
@@ -276,46 +276,61 @@ def final_norm(shape: ModelShape, precision: Precision) -> Tape:
     return tape
 
 
-@dataclass(frozen=True)
 class Replay:
-    """A tape replayed in every way that a pass needs. `result` and `source` are its ends, `kept` what it saves.
+    """A tape replayed in the ways that a pass asks for, each once. `result` and `source` are its ends, `kept` what it
+    saves.
 
     `source_kept`: the source is among what it saves. `accumulating` is the backward pass that adds to gradients
     which are there already.
     """
 
-    source: Size
-    result: Size
-    kept: Size
-    source_kept: bool
-    forward: Peak
-    forward_free: Peak
-    backward: Peak
-    accumulating: Peak
-    recompute: Peak
+    def __init__(self, tape: Tape) -> None:
+        self._tape = tape
+        self.source = tape.sizes[tape.source]
+        self.result = tape.sizes[tape.ops[-1].output]
+        self.kept = tape.kept()
+        self.source_kept = tape.source in tape.kept_names()
 
-    @classmethod
-    def of(cls, tape: Tape) -> "Replay":
-        """All replays of a tape."""
-        staying, accumulating = tape.backwards()
-        return cls(
-            source=tape.sizes[tape.source], result=tape.sizes[tape.ops[-1].output], kept=tape.kept(),
-            source_kept=tape.source in tape.kept_names(), forward=tape.forward(grad=True),
-            forward_free=tape.forward(grad=False), backward=staying, accumulating=accumulating,
-            recompute=tape.recompute(),
-        )  # fmt: skip
+    @cached_property
+    def forward(self) -> Peak:
+        """The forward pass that keeps what the backward pass needs."""
+        return self._tape.forward(grad=True)
+
+    @cached_property
+    def forward_free(self) -> Peak:
+        """The forward pass that keeps nothing."""
+        return self._tape.forward(grad=False)
+
+    @cached_property
+    def _backwards(self) -> tuple[Peak, Peak]:
+        return self._tape.backwards()
+
+    @property
+    def backward(self) -> Peak:
+        """The backward pass whose gradients stay."""
+        return self._backwards[0]
+
+    @property
+    def accumulating(self) -> Peak:
+        """The backward pass whose gradients are added to others."""
+        return self._backwards[1]
+
+    @cached_property
+    def recompute(self) -> Peak:
+        """The forward pass of a checkpoint, with the gradients that are there by then."""
+        return self._tape.recompute()
 
 
 @cache
 def replay_block(shape: ModelShape, precision: Precision) -> Replay:
     """The replays of one block."""
-    return Replay.of(block(shape, precision))
+    return Replay(block(shape, precision))
 
 
 @cache
 def replay_final_norm(shape: ModelShape, precision: Precision) -> Replay:
     """The replays of the final norm."""
-    return Replay.of(final_norm(shape, precision))
+    return Replay(final_norm(shape, precision))
 
 
 def shared_bytes(shape: ModelShape, precision: Precision, batch: Batch) -> int:

@@ -23,7 +23,7 @@ every weight (GPTQ's torch path: an int32, an int16, and three of half precision
 @cache
 def replay(shape: ModelShape, style: Style, block: Block) -> Replay:
     """The replays of one block."""
-    return Replay.of(block_tape(shape, style, block))
+    return Replay(block_tape(shape, style, block))
 
 
 @cache

@@ -33,13 +33,13 @@ class Size(NamedTuple):
             return self
         tokens, pairs, responses, fixed = self
         more_tokens, more_pairs, more_responses, more_fixed = other
-        return _size((tokens + more_tokens, pairs + more_pairs, responses + more_responses, fixed + more_fixed))
+        return _new(Size, (tokens + more_tokens, pairs + more_pairs, responses + more_responses, fixed + more_fixed))
 
     def minus(self, other: "Size") -> "Size":
         """The difference."""
         tokens, pairs, responses, fixed = self
         less_tokens, less_pairs, less_responses, less_fixed = other
-        return _size((tokens - less_tokens, pairs - less_pairs, responses - less_responses, fixed - less_fixed))
+        return _new(Size, (tokens - less_tokens, pairs - less_pairs, responses - less_responses, fixed - less_fixed))
 
     def times(self, factor: int) -> "Size":
         """A multiple."""
@@ -54,13 +54,12 @@ class Size(NamedTuple):
     def covers(self, other: "Size") -> bool:
         """Whether no batch makes the other larger."""
         tokens, pairs, responses, fixed = self
-        return (
-            tokens >= other.tokens and pairs >= other.pairs and responses >= other.responses and fixed >= other.fixed
-        )
+        of_tokens, of_pairs, of_responses, of_fixed = other
+        return tokens >= of_tokens and pairs >= of_pairs and responses >= of_responses and fixed >= of_fixed
 
 
 NOTHING = Size()
-_size = Size._make
+_new = tuple.__new__
 """A tape is replayed for each model and precision with some 2,000 sums, most of the time of a first plan."""
 
 
