@@ -41,11 +41,11 @@ def predict(row: Row) -> Prediction:
 
 def peak(work: Workload, chosen: tuple[Stage, ...], *, reserved: bool = False) -> Prediction:
     """The highest phase of the highest of these stages."""
-    found = []
+    found, run = [], Run.of(work)
     for stage in chosen:
         for phase in (Phase.TRAIN, Phase.STEP):
             items = tensors(work, stage, phase)
-            found.append(_sum([*items, passes.reserved(items)] if reserved else items))
+            found.append(_sum([*items, passes.reserved(run, stage, items)] if reserved else items))
     return max(found, key=lambda one: one.bytes)
 
 

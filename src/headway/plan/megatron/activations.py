@@ -25,7 +25,7 @@ from headway.plan.activations import Batch
 from headway.plan.megatron import moe
 from headway.plan.megatron.parts import Layer, Part, gathered, stream
 from headway.plan.megatron.run import FP32, Run
-from headway.plan.megatron.widths import attention_of, fused_attention, mlp, plain_width
+from headway.plan.megatron.widths import attention_of, mlp
 
 
 def layer(run: Run, batch: Batch, block: Block) -> Layer:
@@ -81,7 +81,7 @@ def _qkv(run: Run, tokens: int, block: Block) -> tuple[int, int, int, int, int]:
         latent = ceil(tokens * narrow * size / run.stream) + tokens * mla.qk_rope * size
         wide = tokens * size
         return latent, wide * key, wide * key, wide * value, wide * value
-    widths = {one.role: one.outputs for one in attention_of(run, block)}
+    widths = {one.role: one.outputs for one in attention_of(shape, block, run.tensor)}
     query, kv = widths["q"], widths["k"]
     extra = 0
     if shape.attention_gate:
@@ -150,18 +150,3 @@ def _recurrent(run: Run, batch: Batch) -> Part:
     made += batch.tokens * 4 * FP32 * kind.value_heads // run.tensor
     backward = wide * (2 * kind.conv_width + kind.value_width) // run.tensor
     return Part(normed + made, 0, made // 2, backward + gathered(run, batch))
-
-
-def distinct_weights(run: Run, blocks: tuple[Block, ...]) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
-    """(inputs, outputs) of every distinct projection of these blocks, and of experts, on one rank."""
-    plain: set[tuple[int, int]] = set()
-    grouped: set[tuple[int, int]] = set()
-    for block in blocks:
-        plain |= {(one.inputs, one.outputs) for one in fused_attention(run, block)}
-        width = plain_width(run.shape, block)
-        if width:
-            plain |= {(one.inputs, one.outputs) for one in mlp(run.shape, width, run.tensor)}
-        if block.experts:
-            pair = mlp(run.shape, run.shape.expert_ffn, run.expert_tensor)
-            grouped |= {(one.inputs, one.outputs) for one in pair}
-    return plain, grouped

@@ -67,7 +67,7 @@ def placed(workload: Workload, stage: Stage, phase: Phase, items: Iterable[Item]
     rank, ranks = run.first_rank(stage), run.layout.devices
     for item in items:
         yield Entry("device", "allocated", "trainer", item, rank)
-    yield Entry("device", "reserved", "trainer", passes.reserved(items), rank)
+    yield Entry("device", "reserved", "trainer", passes.reserved(run, stage, items), rank)
     yield Entry("device", "device_used", "trainer", host.cuda_context(), rank)
     if run.layout.ranks > 1:
         yield Entry("device", "device_used", "trainer", runtime.communicators(run), rank)

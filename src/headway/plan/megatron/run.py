@@ -92,11 +92,6 @@ class Run:
         return ceil(self.shape.vocab / multiple) * self.megatron.vocab_multiple
 
     @property
-    def kv_heads(self) -> int:
-        """Key and value heads of one rank; each rank has at least one."""
-        return max(1, ceil(self.shape.kv_heads / self.tensor))
-
-    @property
     def recompute(self) -> Recompute:
         """What is computed again; `checkpointing` alone means every layer."""
         recompute = self.trainer.recompute

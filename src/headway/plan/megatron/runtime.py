@@ -1,10 +1,10 @@
 """What Megatron and Transformer Engine allocate beside the model: dummy gradients, workspaces, communicators."""
 
 from headway.plan.item import Item
-from headway.plan.megatron.activations import distinct_weights
 from headway.plan.megatron.moe import STREAMS
 from headway.plan.megatron.run import SOURCE, Run
 from headway.plan.megatron.stages import Stage
+from headway.plan.megatron.widths import distinct
 from headway.units import MIB
 
 WORKSPACE = 32 * MIB
@@ -24,12 +24,11 @@ def dummies(run: Run, stage: Stage) -> int:
     """
     if not run.megatron.fused_gradients or run.trainer.lora is not None or not run.te_since(2, 3):
         return 0
-    plain, grouped = distinct_weights(run, tuple(block for block, _ in stage.groups))
-    if run.te_since(2, 10):
-        plain |= grouped
+    plain, grouped = distinct(run.shape, stage.kinds, run.tensor, run.expert_tensor)
+    shapes = plain | grouped if run.te_since(2, 10) else plain
     if stage.head and run.core_since(0, 14):
-        plain.add((run.shape.hidden, run.vocab))
-    return run.size * sum(inputs * outputs for inputs, outputs in plain)
+        shapes |= {(run.shape.hidden, run.vocab)}
+    return run.size * sum(inputs * outputs for inputs, outputs in shapes)
 
 
 def items(run: Run, stage: Stage) -> list[Item]:

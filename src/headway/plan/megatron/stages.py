@@ -50,6 +50,11 @@ class Stage:
         return _together(self.chunks)
 
     @property
+    def kinds(self) -> tuple[Block, ...]:
+        """Its kinds of blocks."""
+        return tuple(block for block, _ in self.groups)
+
+    @property
     def layers(self) -> int:
         """How many blocks it has, without those of multi-token prediction."""
         return sum(number for _, number in self.groups)

@@ -7,15 +7,16 @@ data x context parallel ones, for experts those of the expert data group. Source
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil
 
 from headway.facts.blocks import Block
+from headway.facts.shapes import ModelShape
 from headway.facts.workload import DTYPE_BYTES
 from headway.plan.item import Item
 from headway.plan.megatron.run import FP32, SOURCE, Run
 from headway.plan.megatron.stages import Stage
-from headway.plan.megatron.widths import attention as attention_whole
-from headway.plan.megatron.widths import attention_of, mlp, plain_width
+from headway.plan.megatron.widths import attention, attention_of, kv_heads, mlp, plain_width
 
 STATE_BYTES = {"fp32": 4.0, "bf16": 2.0, "int8": 1.0, "int4": 0.5}
 """Bytes of one moment of one parameter."""
@@ -59,15 +60,16 @@ class Counts:
         )  # fmt: skip
 
 
-def block_counts(run: Run, block: Block) -> Counts:
-    """Parameters of one block. Norms and the router are on every tensor rank in whole."""
-    shape, tensor = run.shape, run.tensor
-    attention = attention_of(run, block)
-    whole = shape.attention_parameters(block) - sum(one.size for one in attention_whole(shape, block))
+@lru_cache(maxsize=1024)
+def block_counts(shape: ModelShape, block: Block, tensor: int, expert: int, expert_tensor: int) -> Counts:
+    """Parameters of one block on one of `tensor` ranks, whose experts `expert` x `expert_tensor` ranks share. Norms
+    and the router are on every tensor rank in whole."""
+    linears = attention_of(shape, block, tensor)
+    whole = shape.attention_parameters(block) - sum(one.size for one in attention(shape, block))
     if shape.qkv_bias and not shape.mla and block.attention != "linear":
         whole -= shape.query_width + 2 * shape.kv_width
-        whole += ceil(shape.query_width / tensor) + 2 * run.kv_heads * shape.head_dim
-    dense = sum(one.size for one in attention) + whole + shape.norms * shape.norm_parameters()
+        whole += ceil(shape.query_width / tensor) + 2 * kv_heads(shape, tensor) * shape.head_dim
+    dense = sum(one.size for one in linears) + whole + shape.norms * shape.norm_parameters()
     dense += sum(one.size for one in mlp(shape, plain_width(shape, block), tensor))
     if shape.mlp_bias and not block.experts:
         wide = shape.ffn * (2 if shape.gated else 1)
@@ -76,22 +78,34 @@ def block_counts(run: Run, block: Block) -> Counts:
         return Counts(dense)
     dense += shape.hidden * shape.experts + (shape.experts if shape.router_bias else 0)
     dense += shape.hidden if shape.shared_gate else 0
-    local = shape.experts // run.expert
-    return Counts(dense, local * ceil(shape.expert_parameters() / run.expert_tensor))
+    return Counts(dense, shape.experts // expert * ceil(shape.expert_parameters() / expert_tensor))
 
 
 def counts(run: Run, stage: Stage) -> Counts:
-    """Parameters of one rank of a stage.
+    """Parameters of one rank of a stage; with adapters the base is frozen and they are trained."""
+    groups = run.tensor, run.expert, run.expert_tensor
+    base = _counts(run.shape, stage, run.vocab, *groups)
+    lora = run.trainer.lora
+    if lora is None:
+        return base
+    # tensor ranks divide both matrices of an adapter: one by its inputs or outputs, the other by its rank
+    trained = sum(
+        number * lora.rank * (ceil(inputs / run.tensor) + ceil(outputs / run.tensor))
+        for block, number in stage.groups
+        for inputs, outputs in run.shape.lora_linears(lora.targets, block)
+    )
+    return Counts(dense=trained, frozen=base.all)
 
-    The embedding is on the first stage. Where it is the head as well, the last stage has a copy; layers for
+
+@lru_cache(maxsize=4096)
+def _counts(shape: ModelShape, stage: Stage, vocab: int, tensor: int, expert: int, expert_tensor: int) -> Counts:
+    """The embedding is on the first stage. Where it is the head as well, the last stage has a copy; layers for
     multi-token prediction look tokens up with one. Each of those layers has a block, two norms of what comes in, a
-    norm of what goes out, and a projection from twice the width.
-    """
-    shape = run.shape
-    table = run.vocab * shape.hidden
+    norm of what goes out, and a projection from twice the width."""
+    table = vocab * shape.hidden
     found = Counts()
     for block, number in stage.groups:
-        found = found.plus(block_counts(run, block).times(number))
+        found = found.plus(block_counts(shape, block, tensor, expert, expert_tensor).times(number))
     tables = int(stage.embedding)
     if stage.head and (not shape.tied or not stage.first):
         tables += 1
@@ -102,20 +116,9 @@ def counts(run: Run, stage: Stage) -> Counts:
     found = found.plus(Counts(rest, tables=tables * table))
     if stage.mtp:
         widest = max((block for block, _ in shape.blocks()), key=shape.block_parameters)
-        more = 3 * shape.norm_parameters() + ceil(2 * shape.hidden**2 / run.tensor)
-        found = found.plus(block_counts(run, widest).plus(Counts(more)).times(stage.mtp))
-    return _adapted(run, stage, found) if run.trainer.lora else found
-
-
-def _adapted(run: Run, stage: Stage, base: Counts) -> Counts:
-    """The base frozen, and adapters trained: of each projection, A on every rank in whole or B, the other divided."""
-    lora = run.trainer.lora
-    assert lora is not None
-    trained = 0
-    for block, number in stage.groups:
-        for inputs, outputs in run.shape.lora_linears(lora.targets, block):
-            trained += number * lora.rank * (ceil(inputs / run.tensor) + ceil(outputs / run.tensor))
-    return Counts(dense=trained, frozen=base.all)
+        more = Counts(3 * shape.norm_parameters() + ceil(2 * shape.hidden**2 / tensor))
+        found = found.plus(block_counts(shape, widest, tensor, expert, expert_tensor).plus(more).times(stage.mtp))
+    return found
 
 
 def param_size(run: Run) -> int:

@@ -26,7 +26,9 @@ def test_stages_hold_every_layer_once(layers: int, count: int, parts: int) -> No
 
 
 def test_uneven_ends_and_counted_embedding() -> None:
-    uneven = stages(replace(LLAMA, layers=61), Layout(pipeline=8, first_stage_layers=7, last_stage_layers=6), Megatron())
+    uneven = stages(
+        replace(LLAMA, layers=61), Layout(pipeline=8, first_stage_layers=7, last_stage_layers=6), Megatron()
+    )
     assert [stage.layers for stage in uneven] == [7, 8, 8, 8, 8, 8, 8, 6]
     counted = stages(
         replace(LLAMA, layers=6), Layout(pipeline=4, virtual_pipeline=2),
@@ -51,7 +53,7 @@ def test_more_parts_than_layers_says_what_to_set() -> None:
 
 
 def scheduled(count: int, index: int, parts: int, micro_batches: int) -> tuple[int, Counter[int]]:
-    """The most passes of a part whose backward pass is to come, and which parts they are of, by running the schedule."""
+    """The most passes whose backward pass is to come, and which parts they are of, by running the schedule."""
 
     def part(number: int, *, backward: bool) -> int:
         place = number % (count * parts) // count

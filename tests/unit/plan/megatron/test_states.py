@@ -30,7 +30,9 @@ def bytes_of(workload: Workload, *, stepped: bool = True) -> int:
     return max(sum(item.bytes for item in states.items(found, stage, stepped=stepped)) for stage in found.stages())
 
 
-@pytest.mark.parametrize("shape", [*SHAPES, *(table()[name] for name in ("qwen3-4b", "qwen3-30b-a3b", "deepseek-v3"))])
+@pytest.mark.parametrize(
+    "shape", [*SHAPES, *(table()[name] for name in ("qwen3-4b", "qwen3-30b-a3b", "deepseek-v3"))]
+)
 @pytest.mark.parametrize("pipeline", [1, 4])
 def test_stages_hold_the_whole_model(shape: ModelShape, pipeline: int) -> None:
     """All stages of one tensor rank hold every parameter, and a tied table twice where the ends are apart."""
