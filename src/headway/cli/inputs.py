@@ -197,6 +197,7 @@ def _of_model(shape: ModelShape, trainer: str, name: str | None, host: int | Non
         workload = presets.workload(shape, trainer, (*settings, *filled))
         said = tuple(f"{setting.replace('=', ' = ')} (nobody said; as {machine.name} is)" for setting in filled)
         workload = replace(workload, unknown=(*workload.unknown, *said))
+    _check_device(workload, machine, trainer)
     _check_layout(workload, machine)
     return Case(workload, machine, presets.by_name(trainer).title)
 
@@ -212,6 +213,17 @@ def _from_machine(workload: Workload, machine: Machine, given: set[str]) -> tupl
     devices = machine.device_count // machine.nodes
     found = (("layout.nodes", machine.nodes), ("layout.devices", devices))
     return tuple(f"{key}={count}" for key, count in found if count > 1)
+
+
+def _check_device(workload: Workload, machine: Machine, trainer: str) -> None:
+    """InputError for a run on devices where the machine has none."""
+    if workload.device == "cpu" or machine.device_count:
+        return
+    cpu = "" if workload.engine is not None else ", or set device=cpu"
+    raise InputError(
+        f"--trainer {trainer}: runs on a device, and {machine.name} has none; name a machine with devices, such as "
+        f"--machine h100-80{cpu}"
+    )
 
 
 def _check_layout(workload: Workload, machine: Machine) -> None:

@@ -108,7 +108,8 @@ def _heading(workload: Workload, machine: Machine, trainer: str) -> Iterator[Tex
     model, rollout, layout = workload.model, workload.rollout, workload.layout
     size = f" ({model.parameters() / 1e9:,.2f} billion parameters)"
     yield Text.assemble((model.name, "bold"), size, "\n", trainer, " on ", (machine.name, "bold"))
-    micro = f"{workload.trainer.rows} samples" if workload.trainer.rows else f"{workload.trainer.cap:,} tokens"
+    rows, cap = workload.trainer.rows, workload.trainer.cap
+    micro = f"{rows:,} sample{'s' if rows > 1 else ''}" if rows else f"{cap:,} tokens"
     answers = f"{rollout.prompts:,} x {rollout.samples:,} samples a step"
     prompt = f"prompts up to {rollout.max_prompt:,} and answers up to " if rollout.max_prompt else "up to "
     devices = f", {layout.ranks} devices" if layout.ranks > 1 else ""
@@ -116,10 +117,11 @@ def _heading(workload: Workload, machine: Machine, trainer: str) -> Iterator[Tex
 
 
 def _overall(outcome: Outcome) -> Text:
-    """The verdict in words, with the pool that decides it."""
+    """The verdict in words."""
+    every = "every known limit" if any(not pool.margins for pool in outcome.pools) else "every limit"
     said = {
-        "fits": "even the upper bounds are inside every limit.",
-        "tight": "what is expected is inside every limit, an upper bound is not.",
+        "fits": f"even the upper bounds are inside {every}.",
+        "tight": f"what is expected is inside {every}, an upper bound is not.",
         "does not fit": "what is expected is over a limit.",
         "cannot tell": "no limit is known of what decides.",
     }[outcome.kind]

@@ -156,5 +156,9 @@ def test_contradictions_of_run_trainer_and_machine(tmp_path: Path) -> None:
         case(write(tmp_path / "run.toml"), trainer="trl")
     with pytest.raises(InputError, match=r"layout.devices = 8: gb10 has 1 device; "):
         case("qwen3-4b", "layout.devices=8", trainer="fsdp2")
+    with pytest.raises(InputError, match=r"runs on a device, and cpu-64gib has none; .* --machine h100-80$"):
+        case("qwen3-4b", trainer="miles-fsdp", machine="cpu-64gib")
+    with pytest.raises(InputError, match=r"--machine h100-80, or set device=cpu"):
+        case("qwen3-4b", trainer="fsdp2", machine="cpu-64gib")
     with pytest.raises(InputError, match="no such key of a workload"):
         case("qwen3-4b", "rollout.max_anwser=1")
