@@ -85,6 +85,13 @@ def test_help_starts_quickly():
     assert min(cpu_seconds() for _ in range(3)) < 0.8
 
 
+def test_the_list_of_commands_loads_none_of_them():
+    code = "import sys, headway.cli.app\nprint(*sys.modules)"
+    loaded = set(call("-c", code).stdout.split())
+    assert {"headway.cli.train", "headway.cli.plan", "headway.cli.size"} <= loaded
+    assert not {"headway.config.load", "headway.plan.plan", "headway.facts.probe", "rich.table", "psutil"} & loaded
+
+
 def test_one_problem_is_one_line_and_more_are_a_list():
     assert error_text(InputError("a")) == "headway: a"
     assert error_text(InputError("a", "b\n  c")) == "headway: 2 problems\n  a\n  b\n    c"

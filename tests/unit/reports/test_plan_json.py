@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from headway.facts import machines, shapes
@@ -21,12 +21,13 @@ NAMES = ("gb10", "rtx4090", "h100-80", "cpu-64gib", "cpu-1gib")
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[Workload, Machine]:
     model = draw(st.sampled_from(["tiny-llama", "tiny-qwen3-moe", "qwen3-0.6b", "qwen3-4b", "qwen3-30b-a3b"]))
-    trainer = draw(st.sampled_from(["headway", "headway-lora", "miles-fsdp"]))
+    trainer = draw(st.sampled_from(list(presets.PRESETS)))
     set_ = [f"rollout.max_answer={draw(st.integers(1, 5000))}", f"rollout.samples={draw(st.integers(1, 16))}"]
     workload = presets.workload(shapes.table()[model], trainer, set_[: draw(st.integers(0, 2))])
     machine = machines.by_name(draw(st.sampled_from(NAMES)))
     if not machine.device_count:
-        workload = replace(workload, device="cpu", engine=None)
+        assume(workload.engine is None)
+        workload = replace(workload, device="cpu")
     return workload, machine if workload.ray else machine.without_ray()
 
 
