@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.foreign.shell import files
-from headway.foreign.shell.values import Word
+from headway.foreign.shell.values import Word, known
 
 LARGEST = 256 << 10
 """Bytes of the largest configuration that is read."""
@@ -28,6 +28,13 @@ def locate(word: Word, script: Path | None, root: Path | None, folder: Word | No
     if script is None or root is None:
         return None, "no file is read here"
     found = files.find(word, folder or Word(), script, root)
+    last = word.parts[-1] if word.parts else ""
+    if found.path is None and word.holes and isinstance(last, str) and "/" in last:
+        # what stands before the folder is not known, and mostly is the one that the script lies in or is started in
+        for tail in (last.lstrip("/"), last.rpartition("/")[2]):
+            near = files.find(known(tail), Word(), script, root)
+            if near.path is not None:
+                return near.path, ""
     return found.path, found.why
 
 

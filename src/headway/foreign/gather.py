@@ -150,9 +150,15 @@ def _value(last: Flag, switch: bool) -> Got:
 def hides(line: Line) -> str:
     """Why words of a command line are not known that may be flags; empty where there are none.
 
-    An array that nothing sets is taken to be empty, as it is when the script runs as it stands.
+    An array or a variable that nothing sets is taken to be empty, as it is when the script runs as it stands.
     """
-    return "; ".join(dict.fromkeys(gap.why for gap in line.gaps if gap.kind != "unset"))[:200]
+    found = [gap.why for gap in line.gaps if gap.kind != "unset"]
+    for given in line.flags.values():
+        for each in given:
+            # a variable behind a flag's own value may hold further flags
+            beyond = [word for word in each.values[1:] if len(word.parts) == 1 and word.holes]
+            found += [word.why for word in beyond if word.holes[0].kind != "unset"]
+    return "; ".join(dict.fromkeys(found))[:200]
 
 
 @dataclass

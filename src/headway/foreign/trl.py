@@ -45,6 +45,8 @@ PLAIN = frozenset({
     "model_name_or_path", "per_device_train_batch_size", "gradient_accumulation_steps", "use_peft", "dataset_name",
     "config", "max_seq_length", "max_length", "gradient_checkpointing",
 })  # fmt: skip
+OF_OTHERS = frozenset({"rlhf_type", "train_type", "external_plugins", "stage", "finetuning_type", "torchtune"})
+"""Flags of ms-swift and LLaMA-Factory, which run TRL's trainers with settings of their own."""
 
 NAMED: dict[str, Table] = {
     "single_gpu": {"distributed_type": "NO", "num_machines": 1, "num_processes": 1},
@@ -89,6 +91,8 @@ def claims(launch: Launch) -> bool:
         if name.startswith("--")
     }
     plain = {name[2:].replace("-", "_") for name in names}
+    if plain & OF_OTHERS:
+        return False
     if len(plain & MARKS) >= 2:
         return True
     named = any(part in launch.program.lower() for part in (*TRAINERS, "trl"))
@@ -160,6 +164,20 @@ def _world(launch: Launch, raw: Line, script: Path | None, root: Path | None, co
         )  # fmt: skip
     backend = _backend(into, options, started, script, root)
     kind = _kind(launch.program, options)
+    return _filled(into, options, backend, kind, launch.program, commands)
+
+
+def from_table(table: Table, name: str, kind: str = "") -> Found:
+    """What a trainer's whole table of settings says, such as one that a log prints."""
+    into, options = Gather("trl"), Options(Line({}), table, name)
+    backend = _backend(into, options, Processes(), None, None)
+    kind = kind if kind in TRAINERS else _kind("", options)
+    return _filled(into, options, backend, kind, f"trl {kind}", ())
+
+
+def _filled(
+    into: Gather, options: Options, backend: "Backend", kind: str, program: str, commands: Sequence[Command]
+) -> Found:
     _trainer(into, options, kind)
     _precision(into, options, backend)
     _adapter(into, options)
@@ -167,9 +185,9 @@ def _world(launch: Launch, raw: Line, script: Path | None, root: Path | None, co
     _reference(into, options, kind)
     _worked_out(into, options, kind)
     model = checkpoint(into, options.get("model_name_or_path", "model_name"))
-    flags = {key: (given[-1].text,) for key, given in line.flags.items()}
+    flags = {key: (given[-1].text,) for key, given in options.line.flags.items()}
     flags |= {key: (str(value)[:200],) for key, value in options.table.items() if key not in flags}
-    return into.found(flags=flags, model=model, program=launch.program)
+    return into.found(flags=flags, model=model, program=program)
 
 
 def _file(into: Gather, options: Options, given: Flag, script: Path | None, root: Path | None) -> None:
@@ -342,7 +360,7 @@ def _trainer(into: Gather, options: Options, kind: str) -> None:
     into.take("micro_batch", options.get("per_device_train_batch_size"), whole, 8)
     into.take("grad_accum", options.get("gradient_accumulation_steps"), whole, 1)
     into.take("recompute", options.get("gradient_checkpointing"), _checkpointing, "gradient_checkpointing")
-    into.take("optimizer", options.get("optim"), text, "adamw_torch_fused")
+    into.take("optimizer", options.get("optim"), _optimizer, "adamw_torch_fused")
     into.take("save_interval", options.get("save_steps"), number, 500)
     into.take("eval_interval", options.get("eval_steps"), number)
     if kind in SAMPLING:
@@ -355,6 +373,12 @@ def _trainer(into: Gather, options: Options, kind: str) -> None:
     else:
         into.take("max_total_len", options.get("max_length", "max_seq_length"), whole, 1024)
     into.said("mode", "sync")
+
+
+def _optimizer(raw: object) -> Setting:
+    """The name of an optimizer, which records print as `OptimizerNames.ADAMW_TORCH`."""
+    name = text(raw)
+    return name.removeprefix("OptimizerNames.").lower() if name and name.startswith("OptimizerNames.") else name
 
 
 def _checkpointing(raw: object) -> Setting:
@@ -414,6 +438,9 @@ def _engine(into: Gather, options: Options, kind: str, commands: Sequence[Comman
         _server(into, commands)
 
 
+SERVERS = ("vllm-serve", "vllm_serve", "trl.scripts.vllm_serve")
+
+
 def _colocated(raw: object) -> object:
     return {"colocate": True, "server": False}.get(str(raw).lower(), raw)
 
@@ -422,7 +449,7 @@ def _server(into: Gather, commands: Sequence[Command]) -> None:
     """`trl vllm-serve` in the same script: the engine's own flags."""
     for command in commands:
         words = [item for item in command.argv if isinstance(item, Word | Gap)]
-        if not any(isinstance(word, Word) and word.text in ("vllm-serve", "vllm_serve") for word in words):
+        if not any(isinstance(word, Word) and word.text in SERVERS for word in words):
             continue
         line = named(split(words))
         into.take("gpus_per_engine", flag(line, "tensor_parallel_size"), whole, 1)

@@ -119,6 +119,8 @@ TRAINING = re.compile(
     r"verl\.trainer\.(?:main_ppo\w*|sft_trainer\w*|fsdp_sft_trainer|main_ppo_sync)"
     r"|(?:recipe|verl)\.[\w.]*\.(?:\w*main\w*|\w*trainer\w*)"
 )
+OF_FORKS = ("worker.", "config=")
+"""Keys of EasyR1, which has verl's modules and a configuration of its own."""
 NOT_TRAINING = ("main_generation", "main_eval", "model_merger", "_server", "preprocess")
 
 
@@ -128,12 +130,11 @@ def claims(launch: Launch) -> bool:
     A program of somebody's own is one where it is given keys that only verl has.
     """
     name = launch.program.removesuffix(".py").replace("/", ".")
-    if any(part in name for part in NOT_TRAINING):
-        return False
-    if TRAINING.search(name):
-        return True
     firsts = [item.parts[0] for item in launch.arguments if isinstance(item, Word) and item.parts]
-    return sum(isinstance(each, str) and "actor_rollout_ref." in each[:24] for each in firsts) >= 3
+    texts = [each for each in firsts if isinstance(each, str)]
+    if any(part in name for part in NOT_TRAINING) or any(each.startswith(OF_FORKS) for each in texts):
+        return False
+    return TRAINING.search(name) is not None or sum("actor_rollout_ref." in each[:24] for each in texts) >= 3
 
 
 def read(script: Script, root: Path | None = None) -> Found | None:
