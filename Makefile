@@ -7,12 +7,13 @@ INSTALLED := .venv/.installed
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint clean
+.PHONY: help demo test lint docs clean
 
 help:
 	@echo "make demo    train a 135M model on this machine, planned before and measured after"
 	@echo "make test    style, types and tests"
 	@echo "make lint    style and types alone"
+	@echo "make docs    the pages that are made from the product, anew"
 	@echo "make clean   remove .venv and the tools' caches; runs/ stays"
 
 demo: $(INSTALLED)
@@ -26,6 +27,11 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+docs: $(INSTALLED)
+	$(BIN)/python -m headway.config.document > docs/runspec.md
+	$(BIN)/python -m headway.foreign.document > docs/workload.md
+	$(BIN)/python -m headway.cli.document README.md docs/*.md
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
