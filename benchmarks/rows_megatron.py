@@ -15,8 +15,8 @@ from prediction import NotCovered, Prediction, Row, need, section
 from row_shapes import row_shape
 
 DTYPES = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16", "fp8": "bf16"}
-OLDER_TE, OLDER_CORE = "2.3", "0.12"
-"""Releases of early 2025, when most published values of Megatron's own tests were recorded."""
+OLDER_CORE = "0.12"
+"""A release of early 2025, when most published values of Megatron's own tests were recorded."""
 LOSSES = {"te-fused": "te", "fused": "native", "megatron": "unfused"}
 
 
@@ -77,10 +77,13 @@ def workload(row: Row) -> Workload:
     if not accumulated:
         # a step that nothing bounds fills the pipeline
         accumulated = 2 * layout.pipeline
+    # Transformer Engine takes FlashAttention on Ampere and cuDNN's attention on newer devices
     attention = str(trainer.get("attention") or "te")
+    ampere = str(section(row, "machine").get("device") or "").startswith("A")
     whole = Trainer(
         param_dtype=dtype(trainer.get("param_dtype"), "bf16"), lora=_lora(trainer), reference="none",
-        cap=samples * length, checkpointing=False, attention="eager" if attention == "eager" else "flash",
+        cap=samples * length, checkpointing=False,
+        attention="eager" if attention == "eager" else "flash" if attention == "flash" or ampere else "sdpa",
         logprob_chunk=0, entropy=False, updates=1,
         system="slime" if trainer.get("mode") == "rl" else "megatron", rows=samples,
         grad_dtype=dtype(trainer.get("grad_dtype"), None),
@@ -110,7 +113,7 @@ def megatron(row: Row) -> Megatron:
     return Megatron(
         implementation="local" if local else "te",
         # a run with Transformer Engine's cross entropy is of a recent release; the others do not say
-        te_version="" if recent else OLDER_TE, core_version="" if recent else OLDER_CORE,
+        core_version="" if recent else OLDER_CORE,
         fused_gradients="fusion off" not in note,
         cross_entropy=LOSSES.get(str(trainer.get("loss") or "megatron"), "unfused"),
         hidden_dropout="dropout 0.1" in note, attention_dropout="dropout 0.1/0.1" in note,

@@ -14,6 +14,7 @@ Dtype = Literal["fp32", "bf16", "fp16"]
 DTYPE_BYTES: dict[Dtype, int] = {"fp32": 4, "bf16": 2, "fp16": 2}
 StateDtype = Literal["fp32", "bf16", "int8", "int4"]
 Packed = Literal["nf4", "int4", "int8", "fp8"]
+Offload = Literal["none", "host", "parameters", "optimizer", "parameters+optimizer", "dropped"]
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,8 @@ class Megatron:
     `vocab_multiple` x tensor parallel ranks. `optimizer_instances`: copies of the distributed optimizer's shards,
     each over a part of the data parallel ranks. `count_embedding` and `count_loss`: each counts as a layer when
     layers are divided over stages. `regather_lora`: an adapter's gathered input is gathered again in the backward
-    pass instead of kept.
+    pass instead of kept. `Trainer.attention` "sdpa" is cuDNN's, which Transformer Engine takes on Hopper and newer,
+    "flash" FlashAttention 2, which it takes on Ampere and where determinism is asked for, "eager" plain torch.
 
     >>> Megatron(te_version="2.1").dispatcher
     'alltoall'
@@ -141,7 +143,12 @@ class Trainer:
     all logits; "logits-chunks" makes all and takes the loss chunk by chunk; "fused" forms gradients chunk by chunk.
     `kernels`: "eager" as the model's Python says, "fused" as compiled.
     `gradients_stay`: they outlive the step until the next backward pass.
-    `offload`: where the trainer's state goes while an engine on the same devices generates.
+    `offload`: where the trainer's state goes while an engine on the same devices generates. "none": it stays. "host":
+    all of it is copied to host memory, gradients too. "parameters", "optimizer" and "parameters+optimizer" copy
+    those; with the parameters gradient buffers are freed. "dropped": parameters and gradient buffers go without a
+    copy, because `copies` has one, and the optimizer's part is copied.
+    `copies`: half-precision copies of its parameters that each rank keeps in pinned host memory beside that of a
+    `reference` in the host: of "actor" (what the engine gets), "old_actor", "teacher", "rollout_actor".
     `selective`: without full checkpointing, only the results of every second matrix product and of attention stay.
     `recompute` and `megatron` are read for Megatron's trainers only.
     """
@@ -166,7 +173,8 @@ class Trainer:
     kernels: Literal["eager", "fused"] = "eager"
     temperature: bool = False
     gradients_stay: bool = False
-    offload: Literal["none", "host"] = "none"
+    offload: Offload = "none"
+    copies: tuple[str, ...] = ()
     selective: bool = False
     recompute: Recompute = field(default_factory=Recompute)
     megatron: Megatron = field(default_factory=Megatron)
@@ -203,6 +211,8 @@ class Engine:
     and KV pool), of the device's total in vLLM (`gpu_memory_utilization`, everything). `releases` is what it gives
     back when it sleeps; `host_copy`: its weights then wait in host memory. `max_seqs` and `max_batched_tokens`: what
     runs at once. `graphs`: CUDA graphs are captured. `bucket` is the buffer in bytes through which new weights come.
+    `devices`: how many it has where it is not colocated, all engines together; `prefill` of the engines only read
+    prompts, for others that answer. `update`: "delta" sends what changed since a snapshot in the trainer's host memory.
 
     >>> Engine("sglang", 0.4).tensor_parallel
     1
@@ -224,6 +234,9 @@ class Engine:
     releases: Literal["nothing", "kv", "weights+kv"] = "weights+kv"
     host_copy: bool = False
     bucket: int = 512 << 20
+    devices: int = 0
+    prefill: int = 0
+    update: Literal["full", "delta"] = "full"
 
 
 @dataclass(frozen=True)
@@ -270,7 +283,9 @@ class Workload:
     from disk (0: random weights). A `function` reward runs in a process bounded by `reward_limit_bytes`. `problems`
     are held in host memory, `data` tells where they come from. `steps` are rollouts; `save`: checkpoints are
     written. `ray`: processes are actors of a Ray cluster on the same nodes. `unknown` lists, in words, what the run
-    does not say and what was assumed.
+    does not say and what was assumed. `mode`: whether the engine generates while the trainer trains: the next step's
+    answers ("one-step-off"), or without a break ("async"). `checkpoint`: "async" writes while the run goes on.
+    `tools_limit_bytes`: what tools and environments of all samples may take of a node's host memory.
     """
 
     model: ModelShape
@@ -289,6 +304,9 @@ class Workload:
     engine: Engine | None = None
     layout: Layout = field(default_factory=Layout)
     ray: bool = False
+    mode: Literal["sync", "one-step-off", "async"] = "sync"
+    checkpoint: Literal["sync", "async"] = "sync"
+    tools_limit_bytes: int = 0
     unknown: tuple[str, ...] = ()
 
     @property

@@ -15,7 +15,9 @@ Transformer Engine:
 
 Together 8h + 2q + 2 (q + 2 kv) + 4 heads + 6f, over t where s = t (memory.md C.2). Attention in plain torch keeps the
 softmax (2 bytes a pair of tokens and head), and with dropout a mask and the result (1 + 2). Context parallelism by
-all-to-all keeps attention's output before and after the exchange since Transformer Engine 2.8.
+all-to-all keeps attention's output before and after the exchange since Transformer Engine 2.8. FlashAttention 2
+("flash") keeps it in both orders of samples and tokens where a micro-batch has several samples; cuDNN's attention
+("sdpa") does not.
 """
 
 from math import ceil
@@ -109,7 +111,9 @@ def _core(run: Run, batch: Batch, out: int) -> tuple[int, int, int, int]:
             return out, kept, size * cells, 2 * size * cells
         return out + kept, 0, size * cells, 2 * size * cells
     stats = batch.tokens * heads * FP32
-    kept, forward = out, 0
+    # FlashAttention's result has samples before tokens, the projection takes tokens before samples: a copy of it
+    turned = run.trainer.attention == "flash" and batch.rows > 1 and run.context == 1
+    kept, forward = out * (2 if turned else 1), 0
     if run.context > 1 and run.megatron.context_exchange == "a2a":
         kept += out if run.te_since(2, 8) else 0
         forward = 3 * out

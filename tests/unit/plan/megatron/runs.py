@@ -30,7 +30,7 @@ def run(shape: ModelShape = LLAMA, **changes: Any) -> Workload:
     trainer = Trainer(
         **{
             "param_dtype": "bf16", "lora": None, "reference": "none", "cap": samples * length, "checkpointing": False,
-            "attention": "flash", "logprob_chunk": 0, "entropy": False, "updates": 1, "system": "megatron",
+            "attention": "sdpa", "logprob_chunk": 0, "entropy": False, "updates": 1, "system": "megatron",
             "rows": samples, "optimizer": Optimizer(**optimizer), "loss": "logits", "recompute": recompute,
             "megatron": Megatron(**megatron), **changes,
         }

@@ -53,6 +53,13 @@ def test_a_gated_layer_with_grouped_queries(tensor: int) -> None:
     assert one(LLAMA, devices=tensor, tensor=tensor).kept == TOKENS * width / tensor
 
 
+def test_flash_attention_keeps_its_output_in_two_orders_of_several_samples() -> None:
+    more = one(LLAMA, attention="flash").kept - one(LLAMA).kept
+    assert more == 2 * TOKENS * LLAMA.query_width
+    alone = Batch(1, TOKENS)
+    assert one(LLAMA, batch=alone, attention="flash") == one(LLAMA, batch=alone)
+
+
 def test_a_head_s_norm_keeps_what_it_norms() -> None:
     more = one(replace(LLAMA, qk_norm=True)).kept - one(LLAMA).kept
     assert more == 2 * TOKENS * (LLAMA.query_width + LLAMA.kv_width)
