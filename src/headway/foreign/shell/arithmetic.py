@@ -33,7 +33,7 @@ def evaluate(text: str, state: State) -> Word:
         value = Parser(text, state).whole()
     except Unclear as found:
         return found.word
-    except (ZeroDivisionError, OverflowError, ValueError, IndexError, RecursionError):
+    except (ZeroDivisionError, OverflowError, ValueError, LookupError, RecursionError):
         return unknown(f"the arithmetic {text.strip()[:60]!r} has no value", "arithmetic")
     return known(str(value))
 

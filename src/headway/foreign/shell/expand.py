@@ -247,7 +247,7 @@ def _ansi(text: str) -> str:
 
 RANGE = re.compile(r"\{(-?\d{1,6})\.\.(-?\d{1,6})(?:\.\.(-?\d{1,4}))?\}")
 LIST = re.compile(r"\{([^{}$'\"`\\\s]*,[^{}$'\"`\\\s]*)\}")
-MOST_BRACES = 1000
+MOST_BRACES, MOST_NESTED = 1000, 8
 
 
 def _braces(text: str) -> list[str]:
@@ -256,27 +256,40 @@ def _braces(text: str) -> list[str]:
     >>> _braces("run{1..3}"), _braces("{rollout_id}.pt")
     (['run1', 'run2', 'run3'], ['{rollout_id}.pt'])
     """
-    if "{" not in text or text[0] in "'\"":
+    if "{" not in text or "'" in text or '"' in text:
         return [text]
+    pieces = [text]
+    for _ in range(MOST_NESTED):
+        opened = [each for piece in pieces for each in _opened(piece)]
+        if len(opened) > MOST_BRACES:
+            return [text]
+        if opened == pieces:
+            break
+        pieces = opened
+    return pieces
+
+
+def _opened(text: str) -> list[str]:
+    """The words that the first brace of a word makes of it."""
     numbers = RANGE.search(text)
-    plain = "'" not in text and '"' not in text
-    if numbers is not None and plain and not text[: numbers.start()].endswith("$"):
-        first, last = int(numbers[1]), int(numbers[2])
-        step = abs(int(numbers[3] or 1)) or 1
-        count = abs(last - first) // step + 1
-        if count <= MOST_BRACES:
-            sign = 1 if last >= first else -1
-            inner = [str(first + sign * step * index) for index in range(count)]
-            return [text[: numbers.start()] + each + text[numbers.end() :] for each in inner]
     options = LIST.search(text)
-    if options is not None and plain and not text[: options.start()].endswith("$"):
-        found: list[str] = []
-        for each in options[1].split(","):
-            found += _braces(text[: options.start()] + each + text[options.end() :])
-            if len(found) > MOST_BRACES:
-                return [text]
-        return found
-    return [text]
+    found = min(
+        (each for each in (numbers, options) if each is not None), key=lambda each: each.start(), default=None
+    )
+    if found is None or text[: found.start()].endswith("$"):
+        return [text]
+    if found is options:
+        inner = found[1].split(",")
+    else:
+        first, last = int(found[1]), int(found[2])
+        step = abs(int(found[3] or 1)) or 1
+        if abs(last - first) // step >= MOST_BRACES:
+            return [text]
+        inner = [
+            str(number)
+            for number in range(first, last + (1 if last >= first else -1), step if last >= first else -step)
+        ]
+    return [text[: found.start()] + each + text[found.end() :] for each in inner]
 
 
 def gap_of(word: Word) -> Gap:

@@ -277,6 +277,7 @@ def _forget(item: Gap | Choice, rest: str) -> Item:
 
 
 def _change(expander: "Expander", word: Word, rest: str) -> Word:
+    expander.budget.spend(1 + len(word.parts))
     match = re.match(r"##|#|%%|%|\^\^|\^|,,|,|//|/#|/%|/|@[A-Za-z]", rest)
     if match is None:
         return unknown(f"the expansion {rest[:40]!r} is not understood", rest[:40])

@@ -3,7 +3,7 @@
 import re
 from functools import lru_cache
 
-LONGEST = 4096
+LONGEST = 1024
 """Characters of a text or a pattern that are matched; no launch script has longer ones."""
 
 
