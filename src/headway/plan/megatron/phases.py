@@ -43,8 +43,14 @@ def stages_of(workload: Workload) -> tuple[Stage, ...]:
 
 
 def worst(workload: Workload, phase: Phase) -> tuple[Stage, list[Item]]:
-    """The stage that allocates the most in a phase, and what."""
-    found = [(stage, tensors(workload, stage, phase)) for stage in stages_of(workload)]
+    """The stage that allocates the most in a phase, and what.
+
+    Of stages with the same layers, and neither embedding nor head, the first has the most micro-batches in flight.
+    """
+    first: dict[object, Stage] = {}
+    for stage in stages_of(workload):
+        first.setdefault((stage.chunks, stage.embedding, stage.head), stage)
+    found = [(stage, tensors(workload, stage, phase)) for stage in first.values()]
     return max(found, key=lambda pair: sum(item.bytes for item in pair[1]))
 
 

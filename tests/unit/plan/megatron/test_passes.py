@@ -1,7 +1,7 @@
 """Moments of a stage, losses, what the runtime allocates, and the phases of a run."""
 
 from dataclasses import replace
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 import pytest
@@ -183,6 +183,19 @@ def test_longer_samples_never_lower_a_peak(
             assert all(item.upper >= item.bytes for item in after)
 
 
+@settings(deadline=None, max_examples=30)
+@given(
+    layers=st.integers(16, 40), parts=st.sampled_from([1, 2]), accumulated=st.integers(1, 16),
+    phase=st.sampled_from([Phase.LOAD, Phase.TRAIN, Phase.SCORE, Phase.STEP]),
+)  # fmt: skip
+def test_the_worst_stage_is_the_worst_of_all(layers: int, parts: int, accumulated: int, phase: Phase) -> None:
+    workload = run(
+        replace(MOE, layers=layers), devices=8, pipeline=8, virtual_pipeline=parts, accumulated=accumulated
+    )
+    every = [sum(item.bytes for item in tensors(workload, stage, phase)) for stage in stages_of(workload)]
+    assert held(workload, phase) == max(every)
+
+
 def test_entries_carry_what_is_beside_the_tensors() -> None:
     workload = run(devices=8, tensor=2, offload=0.5)
     stage, items = worst(workload, Phase.TRAIN)
@@ -203,9 +216,9 @@ def test_a_plan_is_fast() -> None:
     phases(workload, h100)
 
     def elapsed() -> float:
-        start = perf_counter()
+        start = process_time()
         for length in range(50):
             phases(replace(workload, rollout=replace(workload.rollout, max_answer=2048 + length)), h100)
-        return (perf_counter() - start) / 50
+        return (process_time() - start) / 50
 
-    assert min(elapsed() for _ in range(5)) < 0.003
+    assert min(elapsed() for _ in range(5)) < 0.002
