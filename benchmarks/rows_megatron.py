@@ -1,14 +1,13 @@
 """Rows of Megatron trainers: from a row to a Workload, and what the planner says of the rank that was measured."""
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
 
 from headway.facts.workload import Layout, Lora, Megatron, Optimizer, Recompute, Rollout, Trainer, Workload
 from headway.plan.item import Item
-from headway.plan.ledger import Phase
-from headway.plan.megatron import passes, states
-from headway.plan.megatron.phases import tensors
+from headway.plan.ledger import DEVICE_QUANTITIES, Phase, Quantity
+from headway.plan.megatron import states
+from headway.plan.megatron.phases import placed, tensors
 from headway.plan.megatron.run import Run
 from headway.plan.megatron.stages import Stage
 from prediction import NotCovered, Prediction, Row, need, section
@@ -32,30 +31,39 @@ def predict(row: Row) -> Prediction:
         found = [[item for item in states.items(run, each, stepped=True) if item.item in names] for each in chosen]
         size = max(sum(item.bytes for item in items) for items in found)
         return Prediction(size, round(1.02 * size))
-    if quantity not in ("allocated", "reserved"):
+    if quantity not in DEVICE_QUANTITIES:
         raise NotCovered(f"measured.quantity {quantity!r} of Megatron")
     if measured.get("when") == "end_of_step":
         return at_end(work, chosen)
-    return peak(work, chosen, reserved=quantity == "reserved")
+    return peak(work, chosen, quantity)
 
 
-def peak(work: Workload, chosen: tuple[Stage, ...], *, reserved: bool = False) -> Prediction:
-    """The highest phase of the highest of these stages."""
-    found, run = [], Run.of(work)
-    for stage in chosen:
-        for phase in (Phase.TRAIN, Phase.STEP):
-            items = tensors(work, stage, phase)
-            found.append(_sum([*items, passes.reserved(run, stage, items)] if reserved else items))
+def peak(work: Workload, chosen: tuple[Stage, ...], quantity: Quantity = "allocated") -> Prediction:
+    """The highest phase of the highest of these stages, as that counter shows it."""
+    counted = DEVICE_QUANTITIES[: DEVICE_QUANTITIES.index(quantity) + 1]
+    found = [
+        _sum(
+            entry.item
+            for entry in placed(work, stage, phase, tensors(work, stage, phase))
+            if entry.quantity in counted
+        )
+        for stage in chosen
+        for phase in (Phase.TRAIN, Phase.STEP)
+    ]
     return max(found, key=lambda one: one.bytes)
 
 
 def at_end(work: Workload, chosen: tuple[Stage, ...]) -> Prediction:
     """What stays between steps: states, dummies, workspaces."""
-    return max((_sum(tensors(work, stage, Phase.STEP)) for stage in chosen), key=lambda one: one.bytes)
+    found = [
+        _sum(item for item in tensors(work, stage, Phase.STEP) if item.item != "temporaries") for stage in chosen
+    ]
+    return max(found, key=lambda one: one.bytes)
 
 
-def _sum(items: list[Item]) -> Prediction:
-    return Prediction(sum(item.bytes for item in items), sum(item.upper for item in items))
+def _sum(items: Iterable[Item]) -> Prediction:
+    found = list(items)
+    return Prediction(sum(item.bytes for item in found), sum(item.upper for item in found))
 
 
 def workload(row: Row) -> Workload:
@@ -88,16 +96,20 @@ def workload(row: Row) -> Workload:
         system="slime" if trainer.get("mode") == "rl" else "megatron", rows=samples,
         grad_dtype=dtype(trainer.get("grad_dtype"), None),
         optimizer=_optimizer(trainer, section(row, "layout")), loss="logits",
-        recompute=Recompute(
-            recompute.get("granularity") or "none", tuple(recompute.get("modules") or ()), "uniform",
-            int(recompute.get("layers") or 0),
-        ),
+        recompute=_recompute(recompute),
         megatron=megatron(row),
     )  # fmt: skip
     rollout = Rollout(samples * accumulated * data, 1, 0, length, 0, 0, 1)
     return Workload(
         shape, whole, rollout, "cuda", 1, 0, "exact", 0, "json", 0, 3, save=False, tensorboard=False, layout=layout
     )
+
+
+def _recompute(given: Mapping[str, Any]) -> Recompute:
+    """Full recomputation of one layer at a time, or of the first so many layers."""
+    layers = int(given.get("layers") or 0)
+    method: Literal["uniform", "block"] = "block" if layers > 1 else "uniform"
+    return Recompute(given.get("granularity") or "none", tuple(given.get("modules") or ()), method, layers)
 
 
 def layout_says_fsdp(row: Row) -> bool:
@@ -159,16 +171,11 @@ def _optimizer(trainer: Mapping[str, Any], layout: Mapping[str, Any]) -> Optimiz
 
 def _layout(row: Row) -> Layout:
     given = section(row, "layout")
-    gpus, nodes = int(given.get("gpus") or 1), int(given.get("nodes") or 1)
-    tensor, pipeline, context = (int(given.get(key) or 1) for key in ("tp", "pp", "cp"))
+    tensor, pipeline, context, data = (int(given.get(key) or 1) for key in ("tp", "pp", "cp", "dp"))
+    gpus, nodes = int(given.get("gpus") or tensor * pipeline * context * data), int(given.get("nodes") or 1)
     return Layout(
         nodes=nodes, devices=max(1, gpus // nodes), tensor=tensor, context=context, pipeline=pipeline,
         sequence_parallel=bool(given.get("sequence_parallel")), expert_parallel=int(given.get("ep") or 1),
         expert_tensor=int(given["etp"]) if given.get("etp") else None,
         virtual_pipeline=max(1, int(given.get("vpp") or 1)),
     )  # fmt: skip
-
-
-def with_shape(work: Workload, **changes: Any) -> Workload:
-    """The workload with another model."""
-    return replace(work, model=replace(work.model, **changes))
