@@ -73,7 +73,7 @@ def _own(said: Answers, line: Line, launch: Launch) -> tuple[Answers, dict[str, 
     }
     derived = {key: value for key, value in slime.follows({**_EMPTY, **said}).items() if key in FOLLOWS}
     derived |= {"dtype": "fp32", "mode": "sync"}
-    if not started.nodes.given:
+    if started.kind and not started.nodes.given:
         derived["nodes"] = 1
     if "use-distributed-optimizer" in line:
         derived["zero_stage"] = 1

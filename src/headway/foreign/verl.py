@@ -115,6 +115,17 @@ SFT: tuple[Row, ...] = (
     ("eval_interval", ("trainer.test_freq",), whole, -1),
 )
 
+CORE = f"{MCORE}.override_transformer_config"
+DETAILS = (
+    f"{ACTOR}.entropy_coeff", f"{ROLLOUT}.max_num_seqs", f"{ROLLOUT}.max_num_batched_tokens",
+    f"{ROLLOUT}.free_cache_engine", f"{ROLLOUT}.enforce_eager", f"{MODEL}.use_fused_kernels", f"{FSDP}.fsdp_size",
+    f"{REF}.megatron.param_offload", f"{MODEL}.target_modules", f"{MCORE}.virtual_pipeline_model_parallel_size",
+    f"{CORE}.num_layers_in_first_pipeline_stage", f"{CORE}.num_layers_in_last_pipeline_stage",
+    f"{CORE}.recompute_method", f"{CORE}.recompute_num_layers", f"{CORE}.recompute_modules",
+    f"{ACTOR}.optim.override_optimizer_config.optimizer_offload_fraction",
+)  # fmt: skip
+"""What a plan asks for beside the keys of `Found`: in its `flags`, wherever it is written."""
+
 TRAINING = re.compile(
     r"verl\.trainer\.(?:main_ppo\w*|sft_trainer\w*|fsdp_sft_trainer|main_ppo_sync)"
     r"|(?:recipe|verl)\.[\w.]*\.(?:\w*main\w*|\w*trainer\w*)"
@@ -161,6 +172,10 @@ def from_config(made: Config, program: str, launcher: tuple[object, ...] = ()) -
     name = checkpoint(into, model)
     into.unread += made.unread
     flags = {each.key: (None if each.why else _shown(each.value),) for each in made.overrides}
+    for path in DETAILS:
+        got = made.get(path)
+        if got.given and not got.why:
+            flags[path] = (_shown(got.raw),)
     return into.found(flags=flags, model=name, program=program)
 
 
