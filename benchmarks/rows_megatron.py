@@ -122,12 +122,15 @@ def megatron(row: Row) -> Megatron:
     trainer, note = section(row, "trainer"), str(row.get("note") or "")
     local = "local transformer implementation" in note
     recent = trainer.get("loss") == "te-fused"
+    # Megatron-Bridge's recipes for adapters set its native cross entropy, and its configurations fuse no activation
+    bridge = "Megatron-Bridge" in str(row.get("source")) and bool(trainer.get("lora"))
     return Megatron(
         implementation="local" if local else "te",
         # a run with Transformer Engine's cross entropy is of a recent release; the others do not say
         core_version="" if recent else OLDER_CORE,
         fused_gradients="fusion off" not in note,
-        cross_entropy=LOSSES.get(str(trainer.get("loss") or "megatron"), "unfused"),
+        cross_entropy="native" if bridge else LOSSES.get(str(trainer.get("loss") or "megatron"), "unfused"),
+        fused_activation=not bridge,
         hidden_dropout="dropout 0.1" in note, attention_dropout="dropout 0.1/0.1" in note,
         context_exchange="a2a" if "a2a context" in note else "p2p",
         capacity=1.0 if "capacity factor 1" in note else 0.0,

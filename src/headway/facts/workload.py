@@ -96,11 +96,12 @@ class Megatron:
     """How Megatron runs a model, where that decides memory: `--transformer-impl`, fusions, dropout, experts.
 
     `te_version` and `core_version` are Transformer Engine's and Megatron Core's, empty for recent ones.
-    `fused_gradients`: weight gradients are added straight to the gradient buffer. `cross_entropy`: "unfused",
-    "native" (compiled) or "te". `context_exchange`: how context parallel ranks see each other's keys and values
-    (`--cp-comm-type`). `dispatcher`: how tokens come to experts; `grouped_experts`: all of a rank's experts run in
-    one grouped product. `capacity` > 0: experts are padded to that capacity factor; else no token is dropped, and
-    the fullest expert rank has `imbalance` times its share of tokens. The vocabulary is padded to a multiple of
+    `fused_gradients`: weight gradients are added straight to the gradient buffer. `fused_activation`: gate and up
+    are one kernel (Megatron's arguments say so, Megatron-Bridge's configurations mostly not). `cross_entropy`:
+    "unfused", "native" (compiled) or "te". `context_exchange`: how context parallel ranks see each other's keys and
+    values (`--cp-comm-type`). `dispatcher`: how tokens come to experts; `grouped_experts`: all of a rank's experts
+    run in one grouped product. `capacity` > 0: experts are padded to that capacity factor; else no token is dropped,
+    and the fullest expert rank has `imbalance` times its share of tokens. The vocabulary is padded to a multiple of
     `vocab_multiple` x tensor parallel ranks. `optimizer_instances`: copies of the distributed optimizer's shards,
     each over a part of the data parallel ranks. `count_embedding` and `count_loss`: each counts as a layer when
     layers are divided over stages. `regather_lora`: an adapter's gathered input is gathered again in the backward
@@ -115,6 +116,7 @@ class Megatron:
     te_version: str = ""
     core_version: str = ""
     fused_gradients: bool = True
+    fused_activation: bool = True
     cross_entropy: Literal["unfused", "native", "te"] = "unfused"
     hidden_dropout: bool = False
     attention_dropout: bool = False
@@ -212,7 +214,7 @@ class Engine:
     back when it sleeps; `host_copy`: its weights then wait in host memory. `max_seqs` and `max_batched_tokens`: what
     runs at once. `graphs`: CUDA graphs are captured. `bucket` is the buffer in bytes through which new weights come.
     `devices`: how many it has where it is not colocated, all engines together; `prefill` of the engines only read
-    prompts, for others that answer. `update`: "delta" sends what changed since a snapshot in the trainer's host memory.
+    prompts, for others that answer. `update`: "delta" sends what changed since a snapshot in the trainer's host.
 
     >>> Engine("sglang", 0.4).tensor_parallel
     1

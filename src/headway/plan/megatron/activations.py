@@ -10,7 +10,7 @@ Transformer Engine:
     attention's output                           2q / t     the output projection's input too
     softmax statistics                           4 heads / t
     gate and up                                  4f / t     2f without a gate
-    their product                                2f / t     the down projection's input
+    their product                                2f / t     the down projection's input (6f / t not in one kernel)
     masks of two dropouts, where there are any   2h / s     one byte an element
 
 Together 8h + 2q + 2 (q + 2 kv) + 4 heads + 6f, over t where s = t (memory.md C.2). Attention in plain torch keeps the
@@ -25,7 +25,7 @@ from math import ceil
 from headway.facts.blocks import Block
 from headway.plan.activations import Batch
 from headway.plan.megatron import moe
-from headway.plan.megatron.parts import Layer, Part, gathered, stream
+from headway.plan.megatron.parts import Layer, Part, gathered, stream, unfused
 from headway.plan.megatron.run import FP32, Run
 from headway.plan.megatron.widths import attention_of, mlp
 
@@ -131,7 +131,7 @@ def _mlp(run: Run, batch: Batch) -> Part:
     normed, whole = stream(run, batch), gathered(run, batch)
     up, down = mlp(shape, shape.ffn, run.tensor)
     first, second = tokens * up.outputs * size, tokens * down.inputs * size
-    kept = normed + first + second + (whole if _keeps_gathered(run) else 0)
+    kept = normed + first + second * (1 + unfused(run)) + (whole if _keeps_gathered(run) else 0)
     dropped = 0
     if run.drops("mlp"):
         kept, dropped = 0, kept

@@ -15,7 +15,7 @@ and that of the shared experts. Source: Megatron Core's `MoELayer.forward` and `
 from math import ceil
 
 from headway.plan.activations import Batch
-from headway.plan.megatron.parts import Part, gathered, stream
+from headway.plan.megatron.parts import Part, gathered, stream, unfused
 from headway.plan.megatron.run import FP32, Run
 from headway.plan.megatron.widths import mlp
 
@@ -41,9 +41,11 @@ def experts(run: Run, batch: Batch) -> Part:
     shared = 0
     if shape.shared_ffn:
         wide, narrow = mlp(shape, shape.shared_ffn, run.tensor)
-        shared = tokens * (wide.outputs + narrow.inputs) * size
+        shared = tokens * (wide.outputs + narrow.inputs * (1 + unfused(run))) * size
     sent = ceil(shape.experts_per_token * tokens * hidden * size / run.stream)
     weighed = 0 if run.core_since(0, 13) else sent
+    # without a fused kernel the product is a tensor of its own before a probability weighs it
+    second *= 1 + (unfused(run) + 1 if unfused(run) else 0)
     inside = routing + moved + first + second + weighed + copies * FP32 + shared
     kept, dropped = normed + inside, 0
     if run.drops("moe"):

@@ -36,6 +36,12 @@ def stream(run: Run, batch: Batch) -> int:
     return ceil(batch.tokens * run.shape.hidden * run.size / run.stream)
 
 
+def unfused(run: Run) -> int:
+    """Further tensors as wide as the gate that a gated MLP keeps without a fused kernel: the gate's result, and the
+    other half with its offset added."""
+    return 0 if run.megatron.fused_activation or not run.shape.gated else 2
+
+
 def gathered(run: Run, batch: Batch) -> int:
     """The residual stream of all tokens, where a projection gathers what sequence parallelism divides; else 0."""
     return batch.tokens * run.shape.hidden * run.size if run.gathers else 0

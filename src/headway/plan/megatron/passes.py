@@ -27,8 +27,6 @@ PASSING = frozenset({"saved activations", "working set", "logits", "weight gradi
 NOTHING = Layer(0, 0, 0, 0)
 UNEVEN = 0.25
 """Upper bound of what an uneven routing adds to what experts keep, where no capacity bounds it."""
-ADAPTED = 0.6
-"""The same for adapters: the one public run of Megatron with LoRA held 1.35 times what is counted here."""
 
 
 @dataclass(frozen=True)
@@ -187,8 +185,6 @@ def _items(run: Run, stage: Stage, top: Moment, batch: Batch, flights: tuple[int
     bound = 1.05
     if run.shape.experts and not run.megatron.capacity:
         bound += UNEVEN
-    if run.trainer.lora is not None:
-        bound += ADAPTED
     rows = (
         ("saved activations", top.kept, bound, f"{stage.layers} layers, {tokens}{passes}"),
         ("working set", top.working, 1.3, f"{top.at}, {tokens}"),

@@ -138,6 +138,15 @@ def test_adapters_keep_the_gathered_input_unless_it_is_gathered_again() -> None:
     assert regathered == one(LLAMA, devices=2, tensor=2).kept
 
 
+def test_a_gate_without_a_fused_kernel_keeps_its_result_and_the_other_half() -> None:
+    more = one(LLAMA, fused_activation=False).kept - one(LLAMA).kept
+    assert more == TOKENS * 2 * 2 * LLAMA.ffn
+    # an expert's product is kept as well before its probability weighs it
+    experts = one(MOE, SPARSE, fused_activation=False).kept - one(MOE, SPARSE).kept
+    assert experts == TOKENS * (2 * 2 * MOE.shared_ffn + 4 * 3 * 2 * MOE.expert_ffn)
+    assert one(GPT, fused_activation=False) == one(GPT)
+
+
 def test_distinct_weights_of_a_rank() -> None:
     plain, grouped = distinct(MOE, (DENSE, SPARSE), 2, 2)
     h, q, kv = MOE.hidden, MOE.query_width, MOE.kv_width
