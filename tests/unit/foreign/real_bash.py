@@ -23,7 +23,22 @@ SHELLS = {
 }
 NOTING = ("python", "python3", "torchrun")
 QUIET = ("pkill", "sleep", "sglang", "vllm", "pip", "grep", "mkdir", "nvidia-smi", "rocm-smi")
-REAL = ("cat", "dirname", "basename", "realpath", "seq", "tr", "wc", "expr", "tee", "date")
+REAL = (
+    "cat",
+    "dirname",
+    "basename",
+    "realpath",
+    "seq",
+    "tr",
+    "wc",
+    "expr",
+    "tee",
+    "date",
+    "cut",
+    "sed",
+    "awk",
+    "head",
+)
 
 
 def started(script: Path, folder: Path) -> list[list[str]]:
@@ -47,6 +62,8 @@ def started(script: Path, folder: Path) -> list[list[str]]:
     empty.mkdir()
     (empty / "logs").mkdir()
     environment = {"PATH": str(tools), "NOTES": str(notes), "HOME": str(empty)}
-    subprocess.run([BASH, str(script)], cwd=script.parent, env=environment, capture_output=True, timeout=60, check=False)
+    subprocess.run(
+        [BASH, str(script)], cwd=script.parent, env=environment, capture_output=True, timeout=60, check=False
+    )
     commands = notes.read_bytes().decode().split("\1\0")
     return [command.split("\0")[:-1] for command in commands if command]

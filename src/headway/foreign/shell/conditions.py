@@ -177,6 +177,9 @@ class Test:
     def _numbers(self, sign: str, first: str, second: str) -> Status:
         values = []
         for text in (first, second):
+            if not self.double and text.isdigit():
+                values.append(int(text[:40]))  # `[` knows no octal numbers
+                continue
             word = arithmetic.evaluate(text or "0", self.expander.state)
             if word.text is None:
                 return Maybe(word.why)

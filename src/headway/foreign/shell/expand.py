@@ -148,9 +148,9 @@ class Expander:
     def _put(self, found: "Many | Word", fields: Fields, *, quoted: bool, whole: bool) -> None:
         if isinstance(found, Many):
             if whole or (found.star and quoted):
-                fields.add(*parameters.joined(found.items).parts)
+                fields.add(*parameters.joined(found.items, self.separators()[:1] if found.star else " ").parts)
             else:
-                fields.many(found, quoted, self.separators())
+                fields.many(found, quoted or found.split, self.separators())
         elif quoted or whole:
             fields.add(*found.parts)
         else:

@@ -30,17 +30,19 @@ DEFAULTS = re.compile(r":?[-=+?]")
 
 @dataclass(frozen=True)
 class Many:
-    """The words of an array or of the arguments. `star`: in quotes they are one word."""
+    """The words of an array or of the arguments. `star`: in quotes they are one word; `split`: they are words
+    already, whatever blanks they have."""
 
     items: tuple[Item, ...]
     star: bool = False
+    split: bool = False
 
 
-def joined(items: Sequence[Item]) -> Word:
-    """Words with blanks between them, as `$*` in quotes joins them."""
+def joined(items: Sequence[Item], between: str = " ") -> Word:
+    """Words with something between them, as `$*` in quotes joins them."""
     parts: list[str | Hole] = []
     for index, item in enumerate(items):
-        parts += [" "] if index else []
+        parts += [between] if index else []
         if isinstance(item, Word):
             parts += item.parts
         elif isinstance(item, Gap):
@@ -69,9 +71,24 @@ def value(state: State, name: str) -> Many | Word:
 
 def length(items: Sequence[Item], name: str) -> Word:
     """How many words an array has."""
-    if all(isinstance(item, Word) for item in items):
-        return known(str(len(items)))
+    counts = [_sizes(item) for item in items]
+    if all(len(count) == 1 for count in counts):
+        return known(str(sum(min(count) for count in counts)))
     return unknown("; ".join(reasons(items))[:200] or f"the number of words of {name} is not known", name, "branch")
+
+
+def _sizes(item: Item) -> frozenset[int]:
+    """How many words an item of an array may be; empty where any number."""
+    if isinstance(item, Word):
+        return frozenset({1})
+    if isinstance(item, Gap):
+        return frozenset()
+    found = set()
+    for option in item.options:
+        if not all(isinstance(each, Word) for each in option):
+            return frozenset()
+        found.add(len(option))
+    return frozenset(found)
 
 
 def expand(expander: "Expander", text: str, quoted: bool) -> Many | Word:
@@ -257,7 +274,7 @@ def _operand(expander: "Expander", text: str, quoted: bool) -> Many | Word:
     pieces = [piece for _, piece in words(text)] if "#" not in text else [text]
     for piece in pieces:
         items += expander.fields(piece)
-    return items[0] if len(items) == 1 and isinstance(items[0], Word) else Many(tuple(items))
+    return Many(tuple(items), split=True)
 
 
 def _changed(expander: "Expander", found: Many | Word, rest: str) -> Many | Word:

@@ -85,8 +85,10 @@ def replace(text: str, pattern: str, new: str, sign: str) -> str:
     >>> replace("a-b-c", "-", "_", "//"), replace("a-b-c", "-", "_", "/")
     ('a_b_c', 'a_b-c')
     """
-    if not pattern or _wild(pattern) or len(text) > LONGEST:
+    if _wild(pattern) or len(text) > LONGEST:
         return text
+    if not pattern:
+        return new + text if sign == "/#" else text + new if sign == "/%" else text
     compiled = regex(pattern)
     if compiled is None:
         return text

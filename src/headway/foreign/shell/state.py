@@ -5,7 +5,20 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from headway.foreign.shell.values import Array, Hole, Item, Table, Value, Word, array, join, known, merge, unknown
+from headway.foreign.shell.values import (
+    Array,
+    Choice,
+    Hole,
+    Item,
+    Table,
+    Value,
+    Word,
+    array,
+    join,
+    known,
+    merge,
+    unknown,
+)
 
 if TYPE_CHECKING:
     from headway.foreign.shell.parse import Node, Unit
@@ -19,6 +32,10 @@ FROM_OUTSIDE = frozenset({
     "SECONDS", "OSTYPE", "HOSTTYPE", "BASHPID", "EPOCHSECONDS", "TERM", "LANG",
 })  # fmt: skip
 """Variables that are set wherever a script runs, to what only that machine knows."""
+
+
+SKIPPED = Choice(((),), "an array with indices left out")
+"""No word, where an array has indices without one: what is behind it has another index than its place."""
 
 
 class StoppedError(Exception):
@@ -169,6 +186,8 @@ def put_element(state: State, name: str, index: int, word: Word) -> None:
     known_before = all(isinstance(each, Word) for each in items[: index + 1])
     if 0 <= index < len(items) and known_before:
         items[index] = word
+    elif index > len(items):
+        items += [SKIPPED, word]
     else:
         items.append(word)
     state.set(name, array(items))

@@ -157,24 +157,27 @@ def _case(run: Evaluator, node: Node) -> Outcome:
 
 
 def _cases(run: Evaluator, subject: Word, items: Sequence[Node]) -> Outcome:
+    """The first item whose patterns match, and what it falls through to."""
     if not items:
         return DONE
     item, rest = items[0], items[1:]
-    index = next((i for i, each in enumerate(item.children) if each.type == ")"), 0)
-    labels, body = run.unit.text(item), item.children[index + 1 :]
-    if item.children[index : index + 1]:
-        labels = labels[
-            : len(labels.encode()[: item.children[index].start_byte - item.start_byte].decode(errors="ignore"))
-        ]
+    closing = next((child for child in item.children if child.type == ")"), None)
+    if closing is None:
+        return _cases(run, subject, rest)
+    labels = run.unit.data[item.start_byte : closing.start_byte].decode(errors="replace")
     status = _matches(run, subject, labels.strip().removeprefix("("))
-    falls = bool(body) and body[-1].type in (";&", ";;&")
-    body = [each for each in body if each.type not in (";;", ";&", ";;&")]
+    return run.choose(status, lambda: _case_body(run, subject, items), lambda: _cases(run, subject, rest))
 
-    def taken() -> Outcome:
-        outcome = run.run(body)
-        return outcome if outcome.signal or not falls else _cases(run, subject, rest)
 
-    return run.choose(status, taken, lambda: _cases(run, subject, rest))
+def _case_body(run: Evaluator, subject: Word, items: Sequence[Node]) -> Outcome:
+    """The statements of an item; `;&` goes on with those of the next, `;;&` with the next that matches."""
+    children = items[0].children
+    index = next((place for place, child in enumerate(children) if child.type == ")"), 0)
+    outcome = run.run([child for child in children[index + 1 :] if child.type not in (";&", ";;&")])
+    last = children[-1].type
+    if outcome.signal or last not in (";&", ";;&") or len(items) < 2:
+        return outcome
+    return _case_body(run, subject, items[1:]) if last == ";&" else _cases(run, subject, items[1:])
 
 
 def _matches(run: Evaluator, subject: Word, labels: str) -> Status:

@@ -1,1 +1,1 @@
-export MODEL_ARGS=(--num-layers 64 --hidden-size 5120 --ffn-hidden-size 25600 --num-attention-heads 64 --group-query-attention --num-query-groups 8 --kv-channels 128 --vocab-size 151936 --untie-embeddings-and-output-weights)
+export MODEL_ARGS=(--swiglu --qk-layernorm --num-layers 64 --hidden-size 5120 --ffn-hidden-size 25600 --num-attention-heads 64 --group-query-attention --num-query-groups 8 --kv-channels 128 --vocab-size 151936 --untie-embeddings-and-output-weights)

@@ -12,6 +12,7 @@ done
 printf -v FREQ "%s," "${moe_freq[@]}"
 
 MODEL_ARGS=(
+   --swiglu --untie-embeddings-and-output-weights
    --disable-bias-linear
    --qk-layernorm
    --group-query-attention

@@ -1,0 +1,141 @@
+"""From the settings that a script was found to have to the planner's Workload."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from headway.errors import InputError
+from headway.facts.shapes import ModelShape
+from headway.facts.workload import Workload
+from headway.foreign import presets
+from headway.foreign.found import Found, Setting
+from headway.foreign.shape_flags import shape_of
+
+TRAINERS: dict[tuple[str, str], tuple[str, ...]] = {
+    ("slime", "megatron"): ("slime",),
+    ("slime", "fsdp"): ("miles-fsdp",),
+    ("miles", "megatron"): ("miles-megatron", "slime"),
+    ("miles", "fsdp"): ("miles-fsdp",),
+    ("verl", "megatron"): ("verl-megatron",),
+    ("verl", "fsdp"): ("verl-fsdp",),
+    ("verl", "fsdp2"): ("verl-fsdp",),
+    ("openrlhf", "deepspeed"): ("openrlhf",),
+    ("trl", "ddp"): ("trl",),
+    ("trl", "fsdp"): ("trl",),
+    ("trl", "deepspeed"): ("trl",),
+}
+"""System and its trainer's backend -> presets that describe it, the closest first."""
+
+PLAIN = {
+    "rollout.prompts": "rollout_batch", "rollout.samples": "samples_per_prompt",
+    "rollout.max_prompt": "max_prompt_len", "rollout.max_answer": "max_response_len", "layout.nodes": "nodes",
+    "layout.devices": "gpus_per_node", "layout.tensor": "tp", "layout.pipeline": "pp", "layout.context": "cp",
+    "layout.expert_parallel": "ep", "layout.expert_tensor": "etp",
+    "layout.sequence_parallel": "sequence_parallel", "engine.memory_fraction": "engine_mem_fraction",
+    "engine.tensor_parallel": "gpus_per_engine", "engine.bucket": "update_weight_buffer_bytes",
+    "trainer.lora.rank": "lora_rank", "trainer.updates": "num_steps_per_rollout",
+    "engine.colocated": "colocate",
+}  # fmt: skip
+"""Key of the Workload -> key of Found that it takes as it is."""
+
+ALSO = {
+    "steps": "num-rollout", "engine.max_length": "sglang-context-length",
+    "trainer.recompute.method": "recompute-method", "trainer.recompute.layers": "recompute-num-layers",
+    "layout.first_stage_layers": "decoder-first-pipeline-num-layers",
+    "layout.last_stage_layers": "decoder-last-pipeline-num-layers",
+}  # fmt: skip
+"""Key of the Workload -> flag that gives it and is no key of Found."""
+
+LAYOUT_KEYS = ("layout.tensor", "layout.pipeline", "layout.context", "layout.expert_parallel", "layout.expert_tensor")
+
+
+def workload(found: Found, shape: ModelShape | None = None, overrides: Sequence[str] = ()) -> Workload:
+    """The workload of a run that a script starts; what the script does not tell is as its system's preset has it.
+
+    `shape` where the caller knows the model; `overrides` are `key=value` of the Workload and win over the script.
+    InputError where the model or the trainer is not known, or settings contradict each other.
+    """
+    preset = trainer_of(found)
+    model = shape if shape is not None else shape_of(found)
+    given = {each.partition("=")[0].strip() for each in overrides}
+    said = [f"{key}={value}" for key, value in settings(found).items() if key not in given]
+    run = presets.workload(model, preset, [*said, *overrides])
+    system = "miles-megatron" if (found.system, found.value("trainer_backend")) == ("miles", "megatron") else ""
+    trainer = replace(run.trainer, system=system) if system and run.trainer.system == "slime" else run.trainer
+    hidden = tuple(f"{', '.join(keys)}: {why}" for why, keys in _by_reason(found).items())
+    return replace(run, trainer=trainer, unknown=(*run.unknown, *hidden, *found.unread, *found.notes))
+
+
+def _by_reason(found: Found) -> dict[str, list[str]]:
+    """The unknown keys of each reason."""
+    reasons: dict[str, list[str]] = {}
+    for key, why in found.unknown.items():
+        reasons.setdefault(why, []).append(key)
+    return reasons
+
+
+def trainer_of(found: Found) -> str:
+    """The preset of the run's trainer. InputError where there is none."""
+    backend = str(found.value("trainer_backend") or "")
+    for name in TRAINERS.get((found.system, backend), ()):
+        if name in presets.PRESETS:
+            return name
+    why = found.unknown.get("trainer_backend", f"its trainer is {backend or 'not told'}")
+    known = ", ".join(sorted({" ".join(pair) for pair in TRAINERS}))
+    raise InputError(
+        f"{found.system}: {why}, which is not planned; planned are {known}; or name a trainer with --trainer"
+    )
+
+
+def settings(found: Found) -> dict[str, Setting]:
+    """The run's settings as keys of a Workload with their values."""
+    megatron = found.value("trainer_backend") == "megatron"
+    told: dict[str, Setting] = {key: found.value(name) for key, name in PLAIN.items()}
+    if not megatron:
+        told |= dict.fromkeys((*LAYOUT_KEYS, "layout.sequence_parallel"))
+    for key, flag in ALSO.items():
+        value = (found.flags.get(flag) or (None,))[0]
+        told[key] = int(value) if value is not None and value.isdigit() else value
+    told |= _cap(found) | _engine(found) | _trainer(found, megatron)
+    if told["rollout.max_prompt"] is None:
+        total, answer = found.value("max_total_len"), found.value("max_response_len")
+        if isinstance(total, int) and isinstance(answer, int) and total > answer:
+            told["rollout.max_prompt"] = total - answer
+    updates = told["trainer.updates"]
+    if not isinstance(updates, int) or updates < 1:
+        told["trainer.updates"] = None
+    return {key: value for key, value in told.items() if value is not None}
+
+
+def _cap(found: Found) -> dict[str, Setting]:
+    """A cap on tokens, or a number of samples."""
+    if found.value("dynamic_batch") is True:
+        return {"trainer.cap": found.value("max_tokens_per_gpu")}
+    rows = found.value("micro_batch")
+    return {"trainer.rows": rows, "trainer.cap": 0 if rows is not None else None}
+
+
+def _engine(found: Found) -> dict[str, Setting]:
+    if found.value("colocate") is True:
+        return {}
+    gpus = found.value("rollout_gpus")
+    return {"engine.devices": gpus}
+
+
+def _trainer(found: Found, megatron: bool) -> dict[str, Setting]:
+    told: dict[str, Setting] = {}
+    loaded = found.value("reference_loaded")
+    if loaded is not None:
+        told["trainer.reference"] = "host" if loaded else "none"
+    recompute = found.value("recompute")
+    if "recompute" not in found.unknown:
+        told["trainer.checkpointing"] = recompute in ("full", "gradient_checkpointing")
+        if megatron:
+            told["trainer.recompute.granularity"] = recompute if recompute in ("full", "selective") else "none"
+    if found.value("optimizer_offload") is True:
+        told["trainer.optimizer.offload"] = 1.0
+    if "use-precision-aware-optimizer" in found.flags:
+        told["trainer.optimizer.precision_aware"] = True
+    told["save"] = "save" in found.flags
+    if found.value("dtype") == "fp16":
+        told["trainer.param_dtype"] = "fp16"
+    return told
