@@ -1,4 +1,4 @@
-"""From the settings that a script was found to have to the planner's Workload."""
+"""From the settings of a script of slime or Miles to the planner's Workload; `runs.py` has those of other systems."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,7 +6,8 @@ from dataclasses import replace
 from headway.errors import InputError
 from headway.facts.shapes import ModelShape
 from headway.facts.workload import Workload
-from headway.foreign import presets
+from headway.foreign import presets, runs
+from headway.foreign import settings as settings_table
 from headway.foreign.found import Found, Setting
 from headway.foreign.shape_flags import shape_of
 
@@ -15,13 +16,6 @@ TRAINERS: dict[tuple[str, str], tuple[str, ...]] = {
     ("slime", "fsdp"): ("miles-fsdp",),
     ("miles", "megatron"): ("miles-megatron", "slime"),
     ("miles", "fsdp"): ("miles-fsdp",),
-    ("verl", "megatron"): ("verl-megatron",),
-    ("verl", "fsdp"): ("verl-fsdp",),
-    ("verl", "fsdp2"): ("verl-fsdp",),
-    ("openrlhf", "deepspeed"): ("openrlhf",),
-    ("trl", "ddp"): ("trl",),
-    ("trl", "fsdp"): ("trl",),
-    ("trl", "deepspeed"): ("trl",),
 }
 """System and its trainer's backend -> presets that describe it, the closest first."""
 
@@ -54,6 +48,8 @@ def workload(found: Found, shape: ModelShape | None = None, overrides: Sequence[
     `shape` where the caller knows the model; `overrides` are `key=value` of the Workload and win over the script.
     InputError where the model or the trainer is not known, or settings contradict each other.
     """
+    if found.system in runs.BUILDERS:
+        return settings_table.apply(runs.workload(found, shape if shape is not None else shape_of(found)), overrides)
     preset = trainer_of(found)
     model = shape if shape is not None else shape_of(found)
     given = {each.partition("=")[0].strip() for each in overrides}

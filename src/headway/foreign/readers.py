@@ -4,15 +4,23 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headway.errors import InputError
-from headway.foreign import miles, slime
+from headway.foreign import megatron_lm, miles, openrlhf, slime, trl, verl
 from headway.foreign.command import launches
 from headway.foreign.found import Found
 from headway.foreign.shell import Script, read_script
 
-Reader = Callable[[Script], Found | None]
-"""Settings of a script that starts the reader's system; None where it starts another."""
+Reader = Callable[[Script, Path | None], Found | None]
+"""Settings of a script that starts the reader's system; None where it starts another. The folder is the one below
+which files that the script names may be read."""
 
-READERS: tuple[Reader, ...] = (miles.read, slime.read)
+READERS: tuple[Reader, ...] = (
+    verl.read,
+    lambda script, _: openrlhf.read(script),
+    lambda script, _: miles.read(script),
+    lambda script, _: slime.read(script),
+    lambda script, _: megatron_lm.read(script),
+    trl.read,
+)
 """One reader a system; the first that knows a script reads it."""
 
 INSTEAD = (
@@ -28,13 +36,13 @@ def read_run(path: Path, root: Path | None = None) -> Found:
             f"{path}: launchers in Python are not read, because that would mean to run them; pass the command that "
             "it starts (headway plan -- python3 train.py ...), a log that prints its arguments, or a shell script"
         )
-    return settings_of(read_script(path, root))
+    return settings_of(read_script(path, root), root)
 
 
-def settings_of(script: Script) -> Found:
+def settings_of(script: Script, root: Path | None = None) -> Found:
     """The settings of a script that was read. InputError where it starts no trainer that is known."""
     for read in READERS:
-        found = read(script)
+        found = read(script, root)
         if found is not None:
             return found
     started = dict.fromkeys(launch.name for command in script.commands for launch in launches(command))
