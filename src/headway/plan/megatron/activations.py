@@ -13,7 +13,7 @@ Transformer Engine:
     their product                                2f / t     the down projection's input (6f / t not in one kernel)
     masks of two dropouts, where there are any   2h / s     one byte an element
 
-Together 8h + 2q + 2 (q + 2 kv) + 4 heads + 6f, over t where s = t (memory.md C.2). Attention in plain torch keeps the
+Together 8h + 2q + 2 (q + 2 kv) + 4 heads + 6f, over t where s = t. Attention in plain torch keeps the
 softmax (2 bytes a pair of tokens and head), and with dropout a mask and the result (1 + 2). Context parallelism by
 all-to-all keeps attention's output before and after the exchange since Transformer Engine 2.8. FlashAttention 2
 ("flash") keeps it in both orders of samples and tokens where a micro-batch has several samples; cuDNN's attention

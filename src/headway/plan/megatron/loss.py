@@ -7,7 +7,7 @@ that copy (4 more), and so is the gradient.
 
 Reinforcement learning: logits leave the model in fp32 whatever is asked of them (4); dividing by a temperature makes
 another copy (4); log-probs keep a softmax (4), and the gradient is one more (4). Entropy is computed from a copy and
-its softmax (4 + 4), one sample at a time (peers_memory.md 2.3, memory.md C.3).
+its softmax (4 + 4), one sample at a time. Source: slime's loss and the model wrapper of Megatron Core.
 """
 
 from typing import NamedTuple

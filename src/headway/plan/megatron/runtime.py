@@ -10,7 +10,8 @@ from headway.units import MIB
 WORKSPACE = 32 * MIB
 """One cuBLAS workspace on Hopper and Blackwell, of torch and of Transformer Engine each."""
 COMMUNICATOR = 600 * MIB
-"""Device memory of a first NCCL communicator between more than one rank (memory.md C.5)."""
+"""Device memory of a first NCCL communicator between more than one rank: 544 MB for two, 688 MB for more were
+reported (NCCL issue 964)."""
 NEXT_COMMUNICATOR = 300 * MIB
 """The same of each further group."""
 

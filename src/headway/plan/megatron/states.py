@@ -2,7 +2,7 @@
 
 Bytes per parameter that one rank holds (bf16): 2 the parameter, 4 its place in the gradient buffer, 4 + 4 + 4 the
 fp32 master and Adam's moments, which the distributed optimizer divides over the ranks that hold the same parameters:
-data x context parallel ones, for experts those of the expert data group. Source: memory.md C.1; Megatron Core's
+data x context parallel ones, for experts those of the expert data group. Source: Megatron Core's
 `distributed-optimizer` README.
 """
 
