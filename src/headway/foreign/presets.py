@@ -30,6 +30,7 @@ class Preset:
 
 _RL = ("rollout.prompts", "rollout.samples", "rollout.max_prompt", "rollout.max_answer")
 _SFT = ("trainer.rows", "rollout.max_answer")
+_PLACED = ("layout.devices", "layout.tensor")
 
 
 def _run(shape: ModelShape, trainer: Trainer, rollout: Rollout, **more: object) -> Workload:
@@ -73,6 +74,63 @@ def _miles_fsdp(shape: ModelShape) -> Workload:
     )
 
 
+def _megatron_rl(system: str, **how: object) -> Trainer:
+    """A Megatron trainer of reinforcement learning: bf16 parameters, fp32 gradients, the distributed optimizer."""
+    trainer = Trainer(
+        system=system, param_dtype="bf16", grad_dtype="fp32", lora=None, reference="host", cap=9216,
+        checkpointing=True, attention="flash", logprob_chunk=0, entropy=False, updates=1,
+        optimizer=Optimizer(step="fused"), loss="logits",
+    )  # fmt: skip
+    return replace(trainer, **how)  # type: ignore[arg-type]
+
+
+def _slime(shape: ModelShape) -> Workload:
+    """slime, colocated: a pinned copy of every rank's parameters, one more of a reference that `--use-kl-loss` or
+    `--kl-coef` loads at coefficient 0 too; parameter and gradient buffers are dropped while SGLang generates."""
+    trainer = _megatron_rl("slime", copies=("actor",), offload="dropped")
+    engine = Engine("sglang", 0.7)
+    return _run(
+        shape, trainer, _rollout(8, 8, MAX_PROMPT, 1024), engine=engine, ray=True, reward_kind="math",
+        layout=Layout(devices=8),
+    )  # fmt: skip
+
+
+def _verl(shape: ModelShape, trainer: Trainer) -> Workload:
+    """verl with vLLM: the engine drops its weights and its cache while the trainer works (sleep level 2)."""
+    engine = Engine("vllm", 0.5, tensor_parallel=2, bucket=2 * GIB)
+    return _run(
+        shape, trainer, _rollout(128, 8, 512, 1024), engine=engine, ray=True, reward_kind="math",
+        layout=Layout(devices=8),
+    )  # fmt: skip
+
+
+def _verl_fsdp(shape: ModelShape) -> Workload:
+    """verl's FSDP trainer: fp32 parameters, old log-probs in a pass of their own, nothing offloaded."""
+    trainer = Trainer(
+        system="verl-fsdp", param_dtype="fp32", compute_dtype="bf16", grad_dtype="fp32", lora=None, reference="none",
+        cap=16384, checkpointing=True, attention="flash", logprob_chunk=0, entropy=False, updates=1, scores=True,
+        optimizer=Optimizer(step="foreach"), loss="logits",
+    )  # fmt: skip
+    return _verl(shape, trainer)
+
+
+def _verl_megatron(shape: ModelShape) -> Workload:
+    """verl's Megatron trainer: nothing offloaded; a reference would be a second model on the devices."""
+    return _verl(shape, _megatron_rl("verl-megatron", reference="none", cap=16384, scores=True))
+
+
+def _openrlhf(shape: ModelShape) -> Workload:
+    """OpenRLHF: DeepSpeed ZeRO 3 in bf16 with an fp32 master, a reference of its own, vLLM on the same devices."""
+    trainer = Trainer(
+        system="openrlhf", param_dtype="bf16", grad_dtype="bf16", lora=None, reference="copy", cap=16192,
+        checkpointing=False, attention="flash", logprob_chunk=0, entropy=False, updates=1, scores=True,
+        optimizer=Optimizer(step="fused"), loss="logits",
+    )  # fmt: skip
+    return _run(
+        shape, trainer, _rollout(128, 8, 1024, 1024), engine=Engine("vllm", 0.6), ray=True, layout=Layout(devices=8)
+    )
+
+
 def _trl(shape: ModelShape) -> Workload:
     """TRL's GRPOTrainer with its defaults: fp32 weights under bf16 autocast, generation by transformers itself."""
     trainer = Trainer(
@@ -106,6 +164,10 @@ PRESETS = {
         Preset("headway", "headway, all parameters", _headway, (*_RL, "trainer.cap")),
         Preset("headway-lora", "headway, LoRA of rank 16", _headway_lora, (*_RL, "trainer.cap")),
         Preset("miles-fsdp", "Miles, FSDP trainer, colocated SGLang", _miles_fsdp, (*_RL, "trainer.cap")),
+        Preset("slime", "slime, Megatron trainer, colocated SGLang", _slime, (*_RL, "trainer.cap", *_PLACED)),
+        Preset("verl-fsdp", "verl, FSDP trainer, vLLM", _verl_fsdp, (*_RL, "trainer.cap", "layout.devices")),
+        Preset("verl-megatron", "verl, Megatron trainer, vLLM", _verl_megatron, (*_RL, "trainer.cap", *_PLACED)),
+        Preset("openrlhf", "OpenRLHF, ZeRO 3, vLLM", _openrlhf, (*_RL, "trainer.cap", "layout.devices")),
         Preset("trl", "TRL GRPOTrainer", _trl, (*_RL, "trainer.rows")),
         Preset("hf", "Hugging Face Trainer, fp32 weights under autocast", _sft("hf", **_FP32), _SFT),
         Preset("peft", "PEFT, LoRA of rank 16", _sft("peft", lora=Lora(16, "all-linear")), _SFT),
@@ -122,7 +184,9 @@ PRESETS = {
         Preset("litgpt", "litgpt full fine-tuning", _sft("litgpt", loss="logits-chunks"), _SFT),
     )
 }  # fmt: skip
-SHARDED = {"miles-fsdp", "fsdp2", "fsdp1", "litgpt", "deepspeed", "torchtune"}
+GROWTH = "what host memory gains from step to step (not planned: a leak is no setting; measure two steps)"
+"""What no plan of a long run knows, though runs have died of it."""
+SHARDED = {"miles-fsdp", "verl-fsdp", "openrlhf", "fsdp2", "fsdp1", "litgpt", "deepspeed", "torchtune"}
 """Systems whose ranks divide parameters, gradients and optimizer state among them when nothing else is set."""
 
 
@@ -152,7 +216,8 @@ def workload(shape: ModelShape, trainer: str, overrides: Sequence[str] = ()) -> 
         for key in preset.assumes
         if key not in given
     )
-    return replace(run, unknown=(*run.unknown, *assumed, *shape.assumed))
+    grows = (GROWTH,) if run.engine is not None and run.ray else ()
+    return replace(run, unknown=(*run.unknown, *assumed, *shape.assumed, *grows))
 
 
 def value(run: Workload, path: str) -> object:
@@ -172,6 +237,10 @@ def _settled(run: Workload, given: set[str]) -> Workload:
     trainer = run.trainer
     if trainer.system == "headway" and "trainer.cap" not in given:
         trainer = replace(trainer, cap=max(run.rollout.longest, 1))
+    engine = run.engine
+    if engine is not None and not engine.colocated and "trainer.offload" not in given:
+        # the trainer keeps its devices, so nothing has to go
+        trainer = replace(trainer, offload="none")
     if trainer.system == "headway" and trainer.lora is not None and trainer.reference == "copy":
         trainer = replace(trainer, reference="adapter-off")
     return replace(run, layout=layout, trainer=trainer)

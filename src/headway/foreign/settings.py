@@ -12,7 +12,7 @@ from headway.errors import InputError
 from headway.facts.workload import Engine, Layout, Lora, Quant, Workload
 from headway.units import parse_bytes
 
-SIZES = {"rollout.kv_budget", "engine.bucket", "reward_limit_bytes", "weights_file_bytes"}
+SIZES = {"rollout.kv_budget", "engine.bucket", "reward_limit_bytes", "weights_file_bytes", "tools_limit_bytes"}
 """Keys whose value is a size and may be written as 512MiB."""
 NOT_SET = {"model", "unknown"}
 """Fields that are no keys: the model is named on its own, and what is unknown is said by who reads a run."""

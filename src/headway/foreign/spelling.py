@@ -85,6 +85,23 @@ _FSDP = {
 }
 """Plain FSDP has no flags of its own: what a script changes, in words."""
 
+_VERL = {
+    "rollout.prompts": "data.train_batch_size={value}",
+    "rollout.samples": "actor_rollout_ref.rollout.n={value}",
+    "rollout.max_answer": "data.max_response_length={value}",
+    "trainer.cap": "actor_rollout_ref.actor.ppo_max_token_len_per_gpu={value}",
+    "trainer.rows": "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu={value}",
+    "trainer.checkpointing": "actor_rollout_ref.model.enable_gradient_checkpointing=True",
+    "trainer.reference": "actor_rollout_ref.actor.use_kl_loss=False algorithm.use_kl_in_reward=False",
+    "trainer.loss": "actor_rollout_ref.model.use_fused_kernels=True",
+    "trainer.param_dtype": "actor_rollout_ref.actor.fsdp_config.model_dtype=bfloat16",
+    "trainer.lora": "actor_rollout_ref.model.lora_rank={value}",
+    "engine.memory_fraction": "actor_rollout_ref.rollout.gpu_memory_utilization={before} -> {value}",
+    "model": "actor_rollout_ref.model.path={value}",
+    "layout.devices": "trainer.n_gpus_per_node={value}",
+    "layout.nodes": "trainer.nnodes={value}",
+}
+
 SPELLINGS: dict[str, dict[str, str]] = {
     "headway": _HEADWAY,
     "miles-fsdp": {
@@ -135,22 +152,9 @@ SPELLINGS: dict[str, dict[str, str]] = {
         "layout.devices": "--devices {value}",
         "layout.nodes": "--num_nodes {value}",
     },
-    "verl": {
-        "rollout.prompts": "data.train_batch_size={value}",
-        "rollout.samples": "actor_rollout_ref.rollout.n={value}",
-        "rollout.max_answer": "data.max_response_length={value}",
-        "trainer.cap": "actor_rollout_ref.actor.ppo_max_token_len_per_gpu={value}",
-        "trainer.rows": "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu={value}",
-        "trainer.checkpointing": "actor_rollout_ref.model.enable_gradient_checkpointing=True",
-        "trainer.reference": "actor_rollout_ref.actor.use_kl_loss=False algorithm.use_kl_in_reward=False",
-        "trainer.loss": "actor_rollout_ref.model.use_fused_kernels=True",
-        "trainer.param_dtype": "actor_rollout_ref.actor.fsdp_config.model_dtype=bfloat16",
-        "trainer.lora": "actor_rollout_ref.model.lora_rank={value}",
-        "engine.memory_fraction": "actor_rollout_ref.rollout.gpu_memory_utilization={before} -> {value}",
-        "model": "actor_rollout_ref.model.path={value}",
-        "layout.devices": "trainer.n_gpus_per_node={value}",
-        "layout.nodes": "trainer.nnodes={value}",
-    },
+    "verl": _VERL,
+    "verl-fsdp": _VERL,
+    "verl-megatron": {key: text for key, text in _VERL.items() if key not in ("trainer.param_dtype", "trainer.loss")},
     "openrlhf": {
         "rollout.prompts": "--rollout_batch_size {value}",
         "rollout.samples": "--n_samples_per_prompt {value}",

@@ -1,10 +1,10 @@
 """Processes of a run under Ray, without their tensors."""
 
 from collections.abc import Iterator
-from math import ceil
 
-from headway.facts.workload import Engine, Workload
+from headway.facts.workload import Workload
 from headway.plan.item import Entry, Item
+from headway.plan.placement.places import Node
 from headway.units import GIB, MIB
 
 GPU_PROCESS = 2795 * MIB
@@ -17,26 +17,23 @@ RAY = 1 * GIB
 READ = "one public reading"
 
 
-def processes(workload: Workload, engine: Engine) -> Iterator[Entry]:
-    """The processes of one node: trainers, engines, and what drives them."""
-    layout = workload.layout
-    trainer = Item("process", GPU_PROCESS, 2 * GPU_PROCESS, "python, torch with CUDA, transformers", READ).alone()
-    yield Entry("host", "host", "trainer", trainer, count=layout.devices)
-    engines = max(1, ceil(layout.devices / (engine.tensor_parallel * engine.pipeline_parallel)))
-    scheduler = Item(
-        "engine process", GPU_PROCESS, GPU_PROCESS * 3 // 2, "one for each device of an engine", READ
-    ).alone()
-    yield Entry("host", "host", "engine", scheduler, count=layout.devices)
-    server = Item("server processes", 2 * ACTOR, 3 * ACTOR, "server and detokenizer of an engine", READ).alone()
-    yield Entry("host", "host", "engine", server, count=engines)
-    rollout = Item("rollout process", ACTOR, ACTOR * 3 // 2, "generates, scores, keeps the data", READ).alone()
-    yield Entry("host", "host", "driver", rollout)
-    driver = Item("driver processes", 2 * ACTOR, 3 * ACTOR, "controller and job driver", READ).alone()
-    yield Entry("host", "host", "driver", driver)
+def processes(workload: Workload, node: Node) -> Iterator[Entry]:
+    """The processes of one node: trainers, engines, and on the first node what drives them."""
+    if node.ranks:
+        trainer = Item("process", GPU_PROCESS, 2 * GPU_PROCESS, "python, torch with CUDA, transformers", READ).alone()
+        yield Entry("host", "host", "trainer", trainer, node.first, node.ranks, node.index)
+    if node.engine_devices:
+        text = "one for each device of an engine"
+        scheduler = Item("engine process", GPU_PROCESS, GPU_PROCESS * 3 // 2, text, READ).alone()
+        yield Entry("host", "host", "engine", scheduler, 0, node.engine_devices, node.index)
+    if node.engines:
+        server = Item("server processes", 2 * ACTOR, 3 * ACTOR, "server and detokenizer of an engine", READ).alone()
+        yield Entry("host", "host", "engine", server, 0, node.engines, node.index)
+    if node.head:
+        rollout = Item("rollout process", ACTOR, ACTOR * 3 // 2, "generates, scores, keeps the data", READ).alone()
+        yield Entry("host", "host", "driver", rollout, 0, 1, node.index)
+        driver = Item("driver processes", 2 * ACTOR, 3 * ACTOR, "controller and job driver", READ).alone()
+        yield Entry("host", "host", "driver", driver, 0, 1, node.index)
     if workload.ray:
-        yield Entry(
-            "host",
-            "host",
-            "driver",
-            Item("Ray", RAY, 4 * RAY, "raylet, control store, agents", "not measured").alone(),
-        )
+        ray = Item("Ray", RAY, 4 * RAY, "raylet, control store, agents", "not measured").alone()
+        yield Entry("host", "host", "driver", ray, 0, 1, node.index)

@@ -1,6 +1,6 @@
 """How many samples generate at once, and an engine whose KV pool does not hold even one."""
 
-from headway.facts.workload import Workload
+from headway.facts.workload import Engine, Workload
 from headway.plan import kvcache
 from headway.plan.engine_sizes import sequence_kv_bytes, sequence_state_bytes
 from headway.plan.ledger import Ledger, Phase
@@ -18,17 +18,23 @@ def in_flight(workload: Workload, ledger: Ledger) -> int | None:
     engine, shape, longest = workload.engine, workload.model, workload.rollout.longest
     answers = workload.rollout.prompts * workload.rollout.samples
     if engine is not None:
-        held, ranks = _held(ledger, POOL), engine.tensor_parallel * engine.pipeline_parallel
+        held = _held(ledger, POOL)
         if held is None:
             return None
         one = sequence_kv_bytes(shape, engine.kv_dtype, longest, tensor_parallel=engine.tensor_parallel)
         one += sequence_state_bytes(shape, engine.dtype, tensor_parallel=engine.tensor_parallel)
         each = held * engine.pipeline_parallel // one if one else engine.max_seqs
-        return min(answers, max(1, workload.layout.ranks // ranks) * min(each, engine.max_seqs))
+        return min(answers, answering(workload, engine) * min(each, engine.max_seqs))
     held = _held(ledger, EMBEDDED)
     if held is None or workload.trainer.system != "headway":
         return None
     return held // (kvcache.token_bytes(workload) * longest)
+
+
+def answering(workload: Workload, engine: Engine) -> int:
+    """How many engines write answers: those that only read prompts hold a sample's cache for a short time."""
+    devices = workload.layout.ranks if engine.colocated else engine.devices
+    return max(1, devices // (engine.tensor_parallel * engine.pipeline_parallel) - engine.prefill)
 
 
 def refusals(workload: Workload, ledger: Ledger) -> tuple[str, ...]:
@@ -45,4 +51,4 @@ def refusals(workload: Workload, ledger: Ledger) -> tuple[str, ...]:
 def _held(ledger: Ledger, item: str) -> int | None:
     """Bytes of an item while samples generate; None where the ledger has none."""
     sizes = [line.bytes for line in ledger.lines if line.phase == Phase.ROLLOUT and line.item == item]
-    return sum(sizes) if sizes else None
+    return max(sizes) if sizes else None

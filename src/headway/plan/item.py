@@ -4,7 +4,8 @@ from typing import Literal, NamedTuple
 
 from headway.plan.ledger import Phase, Quantity
 
-Place = Literal["device", "host"]
+Place = Literal["device", "host", "shm"]
+"""A device's memory, a node's host memory, or the part of the latter that files in /dev/shm may take."""
 
 
 class Item(NamedTuple):
@@ -38,7 +39,8 @@ class Item(NamedTuple):
 class Entry(NamedTuple):
     """An item that a role's process holds on its device or in its node's host memory.
 
-    `count` processes of the node hold as much each; it is 1 on a device, whose entries are those of one rank.
+    `count` processes of the node hold as much each; it is 1 on a device, whose entries are those of one rank. `node`
+    and `device` number both from 0.
 
     >>> Entry("host", "host", "trainer", Item.exact("process", 10, "constant", ""), count=8).count
     8
@@ -50,6 +52,8 @@ class Entry(NamedTuple):
     item: Item
     rank: int = 0
     count: int = 1  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
+    node: int = 0
+    device: int = 0
 
 
 Phases = dict[Phase, tuple[int, list[Entry]]]

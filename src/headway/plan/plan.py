@@ -3,33 +3,55 @@
 from headway.errors import InputError
 from headway.facts.machine import Machine
 from headway.facts.workload import Workload
-from headway.plan import colocated, finetune, own
+from headway.plan import finetune, own
 from headway.plan.item import Entry, Item, Phases, Place
 from headway.plan.ledger import Ledger, Line, Phase
 from headway.plan.megatron import phases as megatron
+from headway.plan.placement import timeline
 
 HOST, DEVICE, UNIFIED = "node[0].host", "node[0].device[0]", "node[0].unified"
-SPLIT: dict[Place, str] = {"host": HOST, "device": DEVICE}
-ONE: dict[Place, str] = {"host": UNIFIED, "device": UNIFIED}
 
 
 def plan(workload: Workload, machine: Machine | None = None) -> Ledger:
     """The ledger of a run.
 
-    On a machine whose CPU and GPU share one memory every line is in its one pool; without a machine, host and
-    device are apart. Device lines are those of the rank that holds the most; host lines those of the whole node.
+    On a machine whose CPU and GPU share one memory every line is in its node's one pool; without a machine, host and
+    device are apart. Device lines are those of the ranks that hold the most of their role, each in the pool of its
+    own device; host lines those of whole nodes, where these ranks are.
     """
     found = phases(workload, machine)
-    pools = ONE if machine is not None and machine.unified else SPLIT
-    floor = _floors(machine)
+    unified = machine is not None and machine.unified
+    floors = _floors(machine)
+    pools: dict[tuple[Place, int, int], str] = {}
     lines: list[Line] = []
     for phase in Phase:
-        if phase in found:
-            here = [_line(pools[entry.place], phase, entry) for entry in found[phase][1]]
-            used = {line.pool for line in here}
-            lines += here
-            lines += [_line(pool, phase, entry) for pool, entry in floor if pool in used]
+        if phase not in found:
+            continue
+        used: dict[str, None] = {}
+        for entry in found[phase][1]:
+            key = (entry.place, entry.node, entry.device)
+            pool = pools.get(key) or pools.setdefault(key, pool_of(entry, unified=unified))
+            used[pool] = None
+            lines.append(_line(pool, phase, entry))
+        lines += [_line(pool, phase, floors[kind]) for pool in used if (kind := _kind(pool)) in floors]
     return Ledger(tuple(lines), {phase: step for phase, (step, _) in found.items()})
+
+
+def pool_of(entry: Entry, *, unified: bool) -> str:
+    """The name of the pool that an entry is in.
+
+    >>> pool_of(Entry("device", "allocated", "engine", Item.exact("x", 1, "", ""), node=1, device=3), unified=False)
+    'node[1].device[3]'
+    """
+    if entry.place == "shm":
+        return f"node[{entry.node}].shm"
+    if unified:
+        return f"node[{entry.node}].unified"
+    return f"node[{entry.node}].host" if entry.place == "host" else f"node[{entry.node}].device[{entry.device}]"
+
+
+def _kind(pool: str) -> str:
+    return pool.rpartition(".")[2].partition("[")[0]
 
 
 def phases(workload: Workload, machine: Machine | None = None) -> Phases:
@@ -40,7 +62,7 @@ def phases(workload: Workload, machine: Machine | None = None) -> Phases:
     if workload.engine is not None:
         if machine is None:
             raise InputError("an engine takes a share of its device: name the machine, such as --machine h100-80")
-        return colocated.phases(workload, machine)
+        return timeline.phases(workload, machine)
     if workload.trainer.system in megatron.SYSTEMS:
         return megatron.phases(workload, machine)
     if workload.trainer.system != "headway":
@@ -48,29 +70,15 @@ def phases(workload: Workload, machine: Machine | None = None) -> Phases:
     return own.phases(workload)
 
 
-def _floors(machine: Machine | None) -> list[tuple[str, Entry]]:
-    """What the system itself holds of a pool, where the pool's limits count that."""
-    if machine is None:
-        return []
-    return [
-        (
-            pool.name,
-            Entry(
-                "host",
-                "host",
-                "system",
-                Item(
-                    "operating system",
-                    pool.floor_bytes,
-                    pool.floor_upper,
-                    "constant of the machine",
-                    "facts/tables/machines.csv",
-                ),
-            ),
-        )
-        for pool in machine.pools
-        if pool.floor_upper
-    ]
+def _floors(machine: Machine | None) -> dict[str, Entry]:
+    """What the system itself holds of a pool, by the pool's kind, where the pool's limits count that."""
+    found: dict[str, Entry] = {}
+    for pool in machine.pools if machine is not None else ():
+        if pool.floor_upper and pool.kind not in found:
+            text, source = "constant of the machine", "facts/tables/machines.csv"
+            item = Item("operating system", pool.floor_bytes, pool.floor_upper, text, source)
+            found[pool.kind] = Entry("host", "host", "system", item)
+    return found
 
 
 def _line(pool: str, phase: Phase, entry: Entry) -> Line:

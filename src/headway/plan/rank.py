@@ -9,10 +9,10 @@ from headway.facts.workload import DTYPE_BYTES, Layout, Trainer, Workload
 from headway.plan.activations import FP32, Replay
 from headway.plan.packed import packed_bytes, packed_elements
 from headway.plan.stack import replay, saved_by_op
-from headway.plan.systems import Style, System
+from headway.plan.systems import DEEPSPEED, Style, System
 from headway.plan.tape import Size
 
-CASTING = ("fsdp1", "fsdp2", "torchtitan", "torchtune", "miles-fsdp")
+CASTING = ("fsdp1", "fsdp2", "torchtitan", "torchtune", "miles-fsdp", "verl-fsdp")
 """Systems that compute on cast copies of a block's parameters, which exist on one rank too."""
 SOFTCAPPED = frozenset({"gemma2"})
 """Families that cap attention scores and logits with a tanh, which fused attention kernels do not do."""
@@ -95,7 +95,7 @@ def _rank(shape: ModelShape, trainer: Trainer, layout: Layout) -> Rank:
     divided = layout.shards * layout.tensor * layout.pipeline
     optimizer_divided = divided * (layout.replicas if layout.zero != "none" else 1)
     gradients_divided = divided * (layout.replicas if layout.zero == "gradients" else 1)
-    offload = trainer.optimizer.offload >= 1 and trainer.system != "deepspeed"
+    offload = trainer.optimizer.offload >= 1 and trainer.system not in DEEPSPEED
     where = f" over {divided} ranks" if divided > 1 else ""
     packed = f", projections in {trainer.quant.kind}" if trainer.quant else ""
     return Rank(

@@ -94,10 +94,19 @@ SYSTEMS: dict[str, System] = {
         fused_qkv=True, repeat_kv=True, lora="litgpt", packed_copy=3, packed_head=True, gathered_stays=True,
         loss=LossCost(8, 8, held=4, rows_chunk=8),
     ),
+    # logits in half precision (2) and, where entropy is asked for, their softmax and a product (4); the loss's kernel
+    # writes the gradient over the logits (verl: `logprobs_from_logits`, `entropy_from_logits`)
+    "verl-fsdp": System(norm="upcast", loss=LossCost(6, 4), loss_fused=LossCost(6, 4)),
+    # logits in half precision (2), in fp32 (4), the gradients of both (`Actor.forward`); ZeRO's habits as deepspeed
+    "openrlhf": System(held_back=5120 * MIB, loss=LossCost(6, 12), loss_fused=LossCost(6, 12)),
     # bf16 logits (2), the gradient of the logits (2); of response tokens a softmax in fp32 (4)
     "miles-fsdp": System(root_stays=False, loss=LossCost(2, 4, responses=4)),
 }  # fmt: skip
 """System -> how it runs a model. Sources: the systems' own code, as the comments tell."""
+
+
+DEEPSPEED = frozenset({"deepspeed", "openrlhf"})
+"""Systems whose optimizer and shards are DeepSpeed's."""
 
 
 def system(name: str) -> System:

@@ -8,7 +8,7 @@ from headway.plan import passes
 from headway.plan.activations import FP32, Batch
 from headway.plan.item import Item
 from headway.plan.rank import Rank, norm_is_fused
-from headway.plan.systems import SYSTEMS, LossCost, System
+from headway.plan.systems import DEEPSPEED, SYSTEMS, LossCost, System
 
 STATE_BYTES = {"fp32": 4.0, "bf16": 2.0, "int8": 1 + 4 / 256, "int4": 0.5 + 4 / 128}
 """Bytes of one optimizer state per element; low-bit ones carry an fp32 scale for a block of 256 or of 128."""
@@ -223,7 +223,7 @@ def gathered(workload: Workload, rank: Rank) -> Gathered:
         whole = ceil(rank.parameters * size / (split * layout.pipeline))
     elif habits.gathered_stays and rank.shards > 1:
         whole = ceil(rank.base / split) + block
-    elif trainer.system == "deepspeed":
+    elif trainer.system in DEEPSPEED:
         whole = round(min(2 * SUBGROUP, rank.parameters) * size * rank.packing) + head
     else:
         root = (1 if rank.shape.tied else 2) * head if habits.root_stays else 0
@@ -397,7 +397,7 @@ def _temporaries(workload: Workload, rank: Rank) -> Item:
     name, one = "temporaries", 2 * FP32 * min(own, rank.share(rank.largest))
     if optimizer.offload >= 1 or optimizer.in_backward:
         return Item.exact(name, 0, "none", SOURCE)
-    if trainer.system == "deepspeed":
+    if trainer.system in DEEPSPEED:
         group = 2 * FP32 * min(own, SUBGROUP)
         return Item.exact(name, group, "fp32 gradients and a denominator of one group of the shard", SOURCE)
     if optimizer.kind == "adafactor" or optimizer.step == "blocks":

@@ -165,9 +165,14 @@ def is_host(pool: str) -> bool:
 
 
 def limits_of(machine: Machine, pool: str) -> tuple[Limit, ...]:
-    """What the machine knows of a pool's limits; those of unified memory for any pool of a node that has it."""
+    """What the machine knows of a pool's limits; those of unified memory for any pool of a node that has it.
+
+    Nodes and devices beyond those of the machine are taken to be like its first.
+    """
     by_name = {known.name: known for known in machine.pools}
-    found = by_name.get(pool) or by_name.get(pool.partition(".")[0] + ".unified")
+    node, _, kind = pool.partition(".")
+    like = f"node[0].{kind.partition('[')[0]}" + ("[0]" if "[" in kind else "")
+    found = by_name.get(pool) or by_name.get(f"{node}.unified") or by_name.get(like) or by_name.get("node[0].unified")
     return () if found is None else found.limits
 
 

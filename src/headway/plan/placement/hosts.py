@@ -1,0 +1,172 @@
+"""What a node's host memory holds in each phase: every rank's copies, the processes, the data in flight."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from headway.errors import InputError
+from headway.facts.workload import Engine, Workload
+from headway.plan import actors, host
+from headway.plan.engines import EngineMemory
+from headway.plan.item import Entry, Item, Place
+from headway.plan.ledger import Phase
+from headway.plan.placement.buckets import snapshot
+from headway.plan.placement.pauses import paused
+from headway.plan.placement.places import Node
+from headway.plan.placement.sides import Side, is_megatron
+from headway.plan.systems import DEEPSPEED
+
+DRIVER_TOKEN_BYTES, RANK_TOKEN_BYTES, STORED_TOKEN_BYTES = 160, 80, 80
+"""Host bytes of one generated token: where it is generated three Python lists (ids, loss mask, log-probs: a pointer
+and an object each) with their copy in Ray's object store; the copy of each rank that trains on it; one in the store
+alone."""
+COPIES = ("actor", "old_actor", "teacher", "rollout_actor")
+"""Names that `trainer.copies` takes."""
+SWAPPED_OUT = frozenset({"miles-fsdp"})
+"""Trainers that move their own parameters to host memory while a reference from there is on the device."""
+PAGEABLE = frozenset({"miles-fsdp"})
+"""Trainers whose state goes to pageable host memory that is allocated anew each time."""
+GENERATING = (Phase.ROLLOUT, Phase.EVAL)
+BATCHES = {"sync": (1, 1), "one-step-off": (2, 2), "async": (2, 3)}
+"""Steps whose samples are in host memory at once: the one that trains, the one that is generated, and in a buffer up
+to one more (Miles: `--async-data-buffer-capacity-factor` 2)."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """One node of a run. `sides` are the ranks that stand for those on it, with their numbers; `engine` is there
+    where one of the engines is."""
+
+    workload: Workload
+    settings: Engine
+    node: Node
+    sides: tuple[tuple[Side, int], ...]
+    engine: EngineMemory
+    unified: bool
+    has_shm: bool
+
+    def always(self) -> list[Entry]:
+        """What no phase changes: processes, copies in pinned memory, samples, data."""
+        found = list(actors.processes(self.workload, self.node))
+        for side, ranks in self.sides:
+            found += [_of(self.node, "reference" if name == "reference" else "trainer", item, side.rank, ranks)
+                      for name, item in _copies(side)]  # fmt: skip
+            if (sent := snapshot(side, self.settings)) is not None:
+                found.append(_of(self.node, "trainer", sent, side.rank, ranks))
+            found += [_of(self.node, "trainer", item, side.rank, ranks) for item in side.offloaded()]
+        return [*found, *self._data()]
+
+    def during(self, phase: Phase, *, stepped: bool) -> Iterator[Entry]:
+        """What a phase adds."""
+        generates = phase in GENERATING or self.workload.mode != "sync"
+        asleep = self.settings.colocated and phase not in (*GENERATING, Phase.SYNC)
+        if asleep and self.engine.host_asleep.upper and self.node.engine_devices:
+            yield _of(self.node, "engine", self.engine.host_asleep, 0, self.node.engine_devices)
+        if generates and self.node.head:
+            yield from (Entry("host", "host", "reward", item) for item in _tools(self.workload))
+        for side, ranks in self.sides:
+            for item in self._of_side(side, phase, stepped=stepped):
+                yield _of(self.node, "trainer", item, side.rank, ranks)
+            if phase is Phase.LOAD and (ranks := self._loading(ranks)):
+                yield _of(self.node, "trainer", side.loading(), side.rank, ranks)
+
+    def _of_side(self, side: Side, phase: Phase, *, stepped: bool) -> Iterator[Item]:
+        trainer, colocated = self.workload.trainer, self.settings.colocated
+        if colocated and phase in (*GENERATING, Phase.SLEEP, Phase.SYNC):
+            for item in paused(side, trainer.offload, stepped=stepped, syncing=phase is Phase.SYNC).host:
+                yield item._replace(source=f"{item.source}; waits in host memory")
+        if (
+            phase is Phase.SCORE
+            and trainer.reference == "host"
+            and trainer.system in SWAPPED_OUT
+            and not self.unified
+        ):
+            # on one memory the parameters only change places; their bytes are in other lines
+            yield from (item for item in side.states(stepped=False) if item.item == "weights")
+            if stepped and side.stale is not None:
+                yield side.stale
+        if phase in (Phase.TRAIN, Phase.STEP) and trainer.offload == "host" and trainer.system in PAGEABLE:
+            yield _left_over(side)
+        if phase is Phase.SAVE or (phase is not Phase.LOAD and self.workload.save and self._staging_stays):
+            yield from self._checkpoint(side, phase)
+
+    @property
+    def _staging_stays(self) -> bool:
+        """Whether a checkpoint's copy outlives the phase that made it: it is written while the run goes on, or stays
+        in torch's cache of pinned memory, which slime empties only where it pauses the trainer."""
+        if self.workload.checkpoint == "async":
+            return True
+        return is_megatron(self.workload) and self.workload.trainer.offload != "dropped"
+
+    def _checkpoint(self, side: Side, phase: Phase) -> Iterator[Item]:
+        item = side.staging()
+        if phase is Phase.SAVE or self.workload.checkpoint == "async":
+            yield item
+        else:
+            text = f"{item.formula}; cached by torch"
+            yield Item("staging not given back", 0, item.upper, text, "torch keeps freed pinned memory")
+
+    def _loading(self, ranks: int) -> int:
+        """Processes of the node that load: all of Megatron's and of ZeRO's; of FSDP the first, and all where tied
+        embeddings rule out parameters without storage."""
+        alone = self.sides and not is_megatron(self.workload)
+        if alone and self.workload.trainer.system not in DEEPSPEED and not self.workload.model.tied:
+            return 1 if self.node.head else 0
+        return ranks
+
+    def _data(self) -> Iterator[Entry]:
+        """Samples of the steps in flight: where they are generated, and on the ranks that train on them."""
+        rollout, workload = self.workload.rollout, self.workload
+        tokens = rollout.prompts * rollout.samples * rollout.longest
+        batches, most = BATCHES[workload.mode]
+        each = DRIVER_TOKEN_BYTES if self.node.head else STORED_TOKEN_BYTES
+        parallel = max(1, workload.layout.ranks // (workload.layout.tensor * workload.layout.pipeline))
+        of_rank = self.node.ranks * RANK_TOKEN_BYTES // (parallel if is_megatron(workload) else workload.layout.ranks)
+        size = tokens * (each * batches + of_rank)
+        if not size or not (self.node.head or self.node.ranks):
+            return
+        steps = f"{batches} x " if batches > 1 else ""
+        text = f"{steps}{tokens:,} tokens x {each + of_rank:,} B"
+        upper = 2 * tokens * (each * most + of_rank)
+        yield _of(self.node, "driver", Item("rollout data", size, upper, text, "Python lists, object store"))
+        if self.has_shm and workload.ray:
+            stored = tokens * STORED_TOKEN_BYTES
+            text = f"{steps}{tokens:,} tokens x {STORED_TOKEN_BYTES} B"
+            item = Item("rollout data", stored * batches, 2 * stored * most, text, "Ray's object store")
+            yield _of(self.node, "driver", item, place="shm")
+
+
+def _of(node: Node, role: str, item: Item, rank: int = 0, count: int = 1, place: Place = "host") -> Entry:
+    return Entry(place, "host", role, item, rank, count, node.index)
+
+
+def _copies(side: Side) -> Iterator[tuple[str, Item]]:
+    """Copies that stay in pinned memory, each of all parameters of the rank."""
+    trainer = side.workload.trainer
+    if trainer.reference == "host":
+        yield "reference", side.copy("reference weights")
+    for name in trainer.copies:
+        if name not in COPIES:
+            raise InputError(f"trainer.copies = {name}: there are {', '.join(COPIES)}")
+        yield name, side.copy(f"{name.replace('_', ' ')} weights")
+
+
+def _tools(workload: Workload) -> Iterator[Item]:
+    """Processes that score answers or run tools: how much they take, only their limit tells."""
+    if workload.reward_kind == "function" and workload.reward_limit_bytes:
+        reward = host.reward(workload)
+        if reward is not None:
+            yield reward
+    if workload.tools_limit_bytes:
+        yield Item("tools", 0, workload.tools_limit_bytes, "their limit", "tools and environments of all samples")
+
+
+def _left_over(side: Side) -> Item:
+    """Pageable copies of the state that a process has not given back although the state is on the device again.
+
+    Inferred, not measured: in the one public list of such a process's memory its resident size is 23 GiB above the
+    process and the reference, for 4.0 billion parameters. One fp32 copy of the parameters, which loading and every
+    move to the host make, explains 15 of them; the bound is two.
+    """
+    size = side.states(stepped=False)[0].bytes
+    text = "one copy of the parameters"
+    return Item("copies not given back", size, 2 * size, text, "inferred from one reading").alone()

@@ -1,0 +1,234 @@
+"""Which roles do what at the same time, and what of it is on each device: the phases of a run with an engine.
+
+On the trainer's own devices (colocated) the two take turns: while the engine generates the trainer's state is away,
+and while the trainer works the engine has given back what it can. Apart, each keeps its devices, and an engine that
+generates the next answers meanwhile (one-step-off, async) changes what the host holds, not what the devices do.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from headway.facts.machine import Machine
+from headway.facts.workload import DTYPE_BYTES, Engine, Workload
+from headway.plan import host as processes
+from headway.plan.actors import processes as processes_of
+from headway.plan.engines import EngineMemory, engine_memory
+from headway.plan.item import Entry, Item, Phases
+from headway.plan.ledger import Phase, Quantity
+from headway.plan.placement import buckets
+from headway.plan.placement.hosts import GENERATING, Host
+from headway.plan.placement.pauses import paused
+from headway.plan.placement.places import Places
+from headway.plan.placement.sides import Side, all_sides
+
+
+@dataclass(frozen=True)
+class Run:
+    """What every phase is put together from: who is where, one rank of each stage, the engine awake and asleep."""
+
+    workload: Workload
+    engine: Engine
+    places: Places
+    sides: tuple[Side, ...]
+    memory: EngineMemory
+    unified: bool
+
+    @classmethod
+    def of(cls, workload: Workload, machine: Machine) -> "Run":
+        """InputError where roles overlap, or ranks do not divide into groups."""
+        engine = workload.engine
+        assert engine is not None
+        places = Places.of(workload, engine, machine)
+        device = next(pool for pool in machine.pools if pool.kind in ("device", "unified"))
+        # the engine starts before the trainer, so it measures what the system and its own processes leave
+        taken = device.floor_bytes
+        if machine.unified:
+            node = places.node(places.engine_at(0)[0])
+            others = (each for each in processes_of(workload, node) if each.role != "trainer")
+            taken += sum(each.item.bytes * each.count for each in others)
+        memory = engine_memory(
+            workload.model, engine, device_bytes=device.total_bytes, free_bytes=device.total_bytes - taken,
+            longest=workload.rollout.longest,
+        )  # fmt: skip
+        return cls(workload, engine, places, all_sides(workload), memory, machine.unified)
+
+    @cached_property
+    def schedule(self) -> dict[Phase, tuple[int, bool]]:
+        """Phase -> the step at which its peak is first reached, and whether the optimizer has its moments then.
+
+        Before the first optimizer step there are none, so rollout, score and train grow once more in step 2.
+        """
+        workload, trainer = self.workload, self.workload.trainer
+        later, grown = min(2, workload.steps), workload.steps > 1
+        found = {
+            Phase.LOAD: (0, False), Phase.ROLLOUT: (later, grown), Phase.TRAIN: (later, grown),
+            Phase.STEP: (1, True), Phase.SYNC: (1, True),
+        }  # fmt: skip
+        if self.engine.colocated:
+            found[Phase.SLEEP] = (1, True)
+        others = {"old_actor", "teacher"} & set(trainer.copies)
+        if trainer.scores or trainer.reference != "none" or trainer.updates > 1 or others:
+            found[Phase.SCORE] = (later, grown)
+        if workload.save:
+            found[Phase.SAVE] = (workload.steps, True)
+        if workload.rollout.eval_problems:
+            found[Phase.EVAL] = (workload.steps, True)
+        return found
+
+
+def phases(workload: Workload, machine: Machine) -> Phases:
+    """The entries of every phase: of the ranks that hold the most of their role, and of the nodes where they are.
+
+    InputError where the roles cannot be placed.
+    """
+    run = Run.of(workload, machine)
+    tensors = {phase: [_tensors(run, side, phase) for side in run.sides] for phase in run.schedule}
+    worst = _worst(tensors)
+    hosts = [_host(run, machine, index) for index in _nodes(run, worst)]
+    always = [entry for node in hosts for entry in node.always()]
+    for index in worst:
+        always.append(_on_device("device_used", "trainer", processes.cuda_context().alone(), run, run.sides[index]))
+    engines = _engine(run, worst)
+    found: Phases = {}
+    for phase, (step, stepped) in run.schedule.items():
+        entries = list(always)
+        for node in hosts:
+            entries += node.during(phase, stepped=stepped)
+        for index in worst:
+            entries += tensors[phase][index]
+            entries += _beside(run, run.sides[index], phase)
+        entries += engines[_state_of_engine(run.engine, phase)]
+        found[phase] = (step, entries)
+    return found
+
+
+def _worst(tensors: dict[Phase, list[list[Entry]]]) -> list[int]:
+    """The stages whose rank holds the most in some phase, in order."""
+    if all(len(stages) == 1 for stages in tensors.values()):
+        return [0]
+    found = set()
+    for stages in tensors.values():
+        sizes = [sum(entry.item.bytes for entry in entries) for entries in stages]
+        found.add(sizes.index(max(sizes)))
+    return sorted(found)
+
+
+def _nodes(run: Run, worst: list[int]) -> list[int]:
+    """The node from which the run is driven, those of the worst ranks, and the engines' first."""
+    found = {0, run.places.engine_at(0)[0]}
+    return sorted(found | {run.places.trainer_at(run.sides[index].rank)[0] for index in worst})
+
+
+def _host(run: Run, machine: Machine, index: int) -> Host:
+    """A node with its ranks by stage: stages are the outermost group, so each has as many ranks in a row."""
+    node = run.places.node(index)
+    stride = max(1, run.places.trainer // len(run.sides))
+    sides = []
+    for place, side in enumerate(run.sides):
+        start, end = max(node.first, place * stride), min(node.first + node.ranks, (place + 1) * stride)
+        if end > start:
+            sides.append((side, end - start))
+    shm = any(pool.name == f"node[{index}].shm" for pool in machine.pools)
+    return Host(run.workload, run.engine, node, tuple(sides), run.memory, run.unified, shm)
+
+
+# -- the trainer's devices ------------------------------------------------------------------------------------
+
+
+def _tensors(run: Run, side: Side, phase: Phase) -> list[Entry]:
+    """What a rank of the trainer allocates in a phase, and what its allocator holds beyond that."""
+    stepped = run.schedule[phase][1]
+    passing: list[Item] | None = None
+    if phase in (*GENERATING, Phase.SLEEP, Phase.SYNC):
+        held = list(_away(run, side, phase, stepped=stepped))
+    else:
+        held = side.states(stepped=stepped)
+        if phase is Phase.SCORE:
+            passing = side.score()
+        elif phase is Phase.TRAIN:
+            passing = side.train()
+        elif phase is Phase.STEP:
+            passing = side.step()
+        elif phase is Phase.SAVE:
+            held = [*held, *side.runtime, *([] if side.stale is None else [side.stale])]
+    node, device = run.places.trainer_at(side.rank)
+    items = [*held, *(passing or ())]
+    entries = [
+        Entry("device", "allocated", "trainer", item, side.rank, 1, node, device) for item in items if item.upper
+    ]
+    if run.workload.trainer.reference == "copy":
+        entries.append(_on_device("allocated", "reference", _frozen(side), run, side))
+    if passing is not None:
+        entries.append(_on_device("reserved", "trainer", side.reserved(passing), run, side))
+    return entries
+
+
+def _away(run: Run, side: Side, phase: Phase, *, stepped: bool) -> Iterator[Item]:
+    """What is allocated while the trainer waits: all, if the engine has devices of its own."""
+    offload = run.workload.trainer.offload if run.engine.colocated else "none"
+    yield from paused(side, offload, stepped=stepped, syncing=phase is Phase.SYNC).device
+    if phase is Phase.SLEEP and offload != "none":
+        size = side.largest * DTYPE_BYTES[run.workload.trainer.param_dtype]
+        text = "the largest tensor is in both places for a moment"
+        yield Item.exact("tensor being moved", size, text, "moved one by one")
+    if phase is Phase.SYNC:
+        yield buckets.sending(side, run.engine)
+
+
+def _frozen(side: Side) -> Item:
+    """A reference beside the model, divided as the model is."""
+    return Item.exact("reference weights", side.whole, f"{side.whole // 2:,} parameters x 2 B", "a frozen copy")
+
+
+def _beside(run: Run, side: Side, phase: Phase) -> Iterator[Entry]:
+    """Communicators, and what a paused trainer leaves."""
+    asleep = run.engine.colocated and phase in (*GENERATING, Phase.SYNC)
+    if asleep and run.workload.trainer.offload == "dropped":
+        yield _on_device("device_used", "trainer", side.paused.alone(), run, side)
+        return
+    for item in side.groups:
+        yield _on_device("device_used", "trainer", item, run, side)
+    if not run.engine.colocated and phase is not Phase.LOAD:
+        yield _on_device("device_used", "trainer", buckets.group(run.workload, run.places.engine), run, side)
+
+
+def _on_device(quantity: Quantity, role: str, item: Item, run: Run, side: Side) -> Entry:
+    node, device = run.places.trainer_at(side.rank)
+    return Entry("device", quantity, role, item, side.rank, 1, node, device)
+
+
+# -- the engines' devices -------------------------------------------------------------------------------------
+
+
+def _engine(run: Run, worst: list[int]) -> dict[str, list[Entry]]:
+    """The first device of the engines, which all hold as much: awake, asleep, or while weights come in.
+
+    Engines that share the trainer's devices stand beside its worst rank, wherever that is.
+    """
+    memory, at = run.memory, {run.places.engine_at(0)}
+    awake = [item if item is memory.weights else item.alone() for item in memory.awake]
+    asleep = memory.residue.alone()
+    if run.engine.colocated:
+        at = {run.places.trainer_at(run.sides[index].rank) for index in worst}
+        states = {"awake": awake, "asleep": [asleep], "syncing": [memory.weights, asleep]}
+    else:
+        linked = [*awake, buckets.group(run.workload, run.places.engine)]
+        received = buckets.receiving(run.sides[0], run.engine)
+        states = {"loading": awake, "awake": linked, "syncing": [*linked, received]}
+    return {
+        name: [
+            Entry("device", "device_used", "engine", item, 0, 1, node, device)
+            for node, device in sorted(at) for item in items
+        ]
+        for name, items in states.items()
+    }  # fmt: skip
+
+
+def _state_of_engine(engine: Engine, phase: Phase) -> str:
+    """What an engine does in a phase of the trainer: apart it is always awake."""
+    if phase is Phase.SYNC:
+        return "syncing"
+    if engine.colocated:
+        return "awake" if phase in GENERATING else "asleep"
+    return "loading" if phase is Phase.LOAD else "awake"
