@@ -120,15 +120,15 @@ def _verl_megatron(shape: ModelShape) -> Workload:
 
 
 def _openrlhf(shape: ModelShape) -> Workload:
-    """OpenRLHF: DeepSpeed ZeRO 3 in bf16 with an fp32 master, a reference of its own, vLLM on the same devices."""
+    """OpenRLHF's hybrid engine: DeepSpeed ZeRO 3 in bf16 with an fp32 master, whose optimizer sleeps in the host (not
+    its parameters), a reference of its own, vLLM on the same devices at sleep level 1."""
     trainer = Trainer(
         system="openrlhf", param_dtype="bf16", grad_dtype="bf16", lora=None, reference="copy", cap=16192,
         checkpointing=False, attention="flash", logprob_chunk=0, entropy=False, updates=1, scores=True,
-        optimizer=Optimizer(step="fused"), loss="logits",
+        optimizer=Optimizer(step="fused"), loss="logits", offload="optimizer",
     )  # fmt: skip
-    return _run(
-        shape, trainer, _rollout(128, 8, 1024, 1024), engine=Engine("vllm", 0.6), ray=True, layout=Layout(devices=8)
-    )
+    engine = Engine("vllm", 0.6, host_copy=True)
+    return _run(shape, trainer, _rollout(128, 8, 1024, 1024), engine=engine, ray=True, layout=Layout(devices=8))
 
 
 def _trl(shape: ModelShape) -> Workload:
