@@ -27,12 +27,15 @@ GRADES = (
     "read once", "reported",
 )  # fmt: skip
 MACHINES = ("gb10", "h100-80", "cpu-64gib")
+APART = ("engine.colocated=false", "engine.devices=4", "engine.update=delta")
 OTHER_RUNS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("headway", "cpu-64gib", ("device=cpu", "trainer.reference=copy", "rollout.eval_problems=8")),
     ("hf", "h100-80", ("trainer.optimizer.paged=true", "save=true")),
     ("fsdp2", "8xh100-80", ("layout.devices=8", "trainer.optimizer.offload=1.0")),
     ("miles-fsdp", "8xh100-80", ("save=true", "trainer.offload=none")),
     ("miles-fsdp", "8xh100-80", ("engine.system=vllm", "engine.host_copy=true")),
+    ("slime", "8xh100-80", ("trainer.copies=actor,old_actor,teacher,rollout_actor", "trainer.optimizer.offload=1")),
+    ("slime", "8xh100-80", ("layout.devices=4", *APART, "save=true", "tools_limit_bytes=64GiB")),
 )
 """Runs whose settings put something into the ledger that no preset has."""
 
