@@ -35,7 +35,11 @@ OTHER_RUNS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("miles-fsdp", "8xh100-80", ("save=true", "trainer.offload=none")),
     ("miles-fsdp", "8xh100-80", ("engine.system=vllm", "engine.host_copy=true")),
     ("slime", "8xh100-80", ("trainer.copies=actor,old_actor,teacher,rollout_actor", "trainer.optimizer.offload=1")),
-    ("slime", "8xh100-80", ("layout.devices=4", *APART, "save=true", "tools_limit_bytes=64GiB")),
+    (
+        "slime",
+        "8xh100-80",
+        ("layout.devices=4", *APART, "save=true", "tools_limit_bytes=64GiB", "rollout.eval_problems=8"),
+    ),
 )
 """Runs whose settings put something into the ledger that no preset has."""
 

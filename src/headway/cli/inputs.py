@@ -228,9 +228,11 @@ def _check_device(workload: Workload, machine: Machine, trainer: str) -> None:
 
 def _check_layout(workload: Workload, machine: Machine) -> None:
     """InputError for a run of more devices than the machine has."""
-    layout, there = workload.layout, machine.device_count
-    if there and layout.ranks > there:
+    layout, there, engine = workload.layout, machine.device_count, workload.engine
+    apart = 0 if engine is None or engine.colocated else engine.devices
+    if there and layout.ranks + apart > there:
+        others = f", engine.devices = {apart}" if apart else ""
         raise InputError(
-            f"layout.nodes = {layout.nodes}, layout.devices = {layout.devices}: {machine.name} has {there} "
+            f"layout.nodes = {layout.nodes}, layout.devices = {layout.devices}{others}: {machine.name} has {there} "
             f"device{'s' if there > 1 else ''}; set fewer, or name a machine with more, such as --machine 8xh100-80"
         )

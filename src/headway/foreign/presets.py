@@ -164,7 +164,7 @@ PRESETS = {
         Preset("headway", "headway, all parameters", _headway, (*_RL, "trainer.cap")),
         Preset("headway-lora", "headway, LoRA of rank 16", _headway_lora, (*_RL, "trainer.cap")),
         Preset("miles-fsdp", "Miles, FSDP trainer, colocated SGLang", _miles_fsdp, (*_RL, "trainer.cap")),
-        Preset("slime", "slime, Megatron trainer, colocated SGLang", _slime, (*_RL, "trainer.cap", *_PLACED)),
+        Preset("slime", "slime, Megatron trainer, SGLang", _slime, (*_RL, "trainer.cap", *_PLACED)),
         Preset("verl-fsdp", "verl, FSDP trainer, vLLM", _verl_fsdp, (*_RL, "trainer.cap", "layout.devices")),
         Preset("verl-megatron", "verl, Megatron trainer, vLLM", _verl_megatron, (*_RL, "trainer.cap", *_PLACED)),
         Preset("openrlhf", "OpenRLHF, ZeRO 3, vLLM", _openrlhf, (*_RL, "trainer.cap", "layout.devices")),

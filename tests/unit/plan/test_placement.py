@@ -268,6 +268,22 @@ def test_an_engine_that_generates_ahead_has_the_samples_of_more_steps_in_host_me
     assert data["one-step-off"][1] < data["async"][1]
 
 
+def test_samples_of_a_step_and_of_an_evaluation_are_somewhere() -> None:
+    """A trained token: 160 B where it is generated, 80 B in each rank that has it; 32 B on that rank's device."""
+    settings = (
+        *APART,
+        "layout.tensor=2",
+        "rollout.prompts=256",
+        "rollout.max_answer=7680",
+        "rollout.eval_problems=512",
+    )
+    found, tokens = plan(run(*settings), node()), 256 * 8 * 8192
+    assert held(found, HOST, Phase.TRAIN, "rollout data")[0] == tokens * (160 + 4 * 80 // 2)
+    assert held(found, "node[0].device[0]", Phase.TRAIN, "samples")[0] == tokens // 2 * 32
+    assert held(found, HOST, Phase.EVAL, "evaluation data")[0] == 512 * 8192 * 160
+    assert held(found, HOST, Phase.TRAIN, "evaluation data") == (0, 0)
+
+
 def test_tools_run_while_the_engine_generates() -> None:
     tools = ("tools_limit_bytes=64GiB",)
     sync = plan(run(*APART, *tools), node())

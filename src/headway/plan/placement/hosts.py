@@ -63,6 +63,13 @@ class Host:
             yield _of(self.node, "engine", self.engine.host_asleep, 0, self.node.engine_devices)
         if generates and self.node.head:
             yield from (Entry("host", "host", "reward", item) for item in _tools(self.workload))
+        if phase is Phase.EVAL and self.node.head:
+            rollout = self.workload.rollout
+            tokens = rollout.eval_problems * rollout.eval_samples * rollout.longest
+            size, text = tokens * DRIVER_TOKEN_BYTES, f"{tokens:,} tokens x {DRIVER_TOKEN_BYTES} B"
+            yield _of(
+                self.node, "driver", Item("evaluation data", size, 2 * size, text, "Python lists, object store")
+            )
         for side, ranks in self.sides:
             for item in self._of_side(side, phase, stepped=stepped):
                 yield _of(self.node, "trainer", item, side.rank, ranks)
@@ -119,8 +126,8 @@ class Host:
         tokens = rollout.prompts * rollout.samples * rollout.longest
         batches, most = BATCHES[workload.mode]
         each = DRIVER_TOKEN_BYTES if self.node.head else STORED_TOKEN_BYTES
-        parallel = max(1, workload.layout.ranks // (workload.layout.tensor * workload.layout.pipeline))
-        of_rank = self.node.ranks * RANK_TOKEN_BYTES // (parallel if is_megatron(workload) else workload.layout.ranks)
+        parallel = self.sides[0][0].parallel if self.sides else 1
+        of_rank = self.node.ranks * RANK_TOKEN_BYTES // parallel
         size = tokens * (each * batches + of_rank)
         if not size or not (self.node.head or self.node.ranks):
             return

@@ -47,6 +47,10 @@ class Side(Protocol):
         """Its number."""
 
     @property
+    def parallel(self) -> int:
+        """Ranks that take different samples, or parts of them."""
+
+    @property
     def groups(self) -> tuple[Item, ...]:
         """Device memory of its process groups."""
 
@@ -121,6 +125,12 @@ class Plain:
     @cached_property
     def _batch(self) -> Batch:
         return training.micro_batch(self.workload)
+
+    @property
+    def parallel(self) -> int:
+        """All but those that share a layer's tensors."""
+        layout = self.workload.layout
+        return max(1, layout.ranks // (layout.tensor * layout.pipeline))
 
     @property
     def groups(self) -> tuple[Item, ...]:
@@ -225,6 +235,11 @@ class Megatron:
     @cached_property
     def _counts(self) -> states.Counts:
         return states.counts(self.run, self.stage)
+
+    @property
+    def parallel(self) -> int:
+        """Data and context parallel ranks."""
+        return self.run.data * self.run.context
 
     @cached_property
     def groups(self) -> tuple[Item, ...]:

@@ -8,6 +8,7 @@ generates the next answers meanwhile (one-step-off, async) changes what the host
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from math import ceil
 
 from headway.facts.machine import Machine
 from headway.facts.workload import DTYPE_BYTES, Engine, Workload
@@ -21,6 +22,10 @@ from headway.plan.placement.hosts import GENERATING, Host
 from headway.plan.placement.pauses import paused
 from headway.plan.placement.places import Places
 from headway.plan.placement.sides import Side, all_sides
+
+TOKEN_BYTES = 32
+"""Bytes of one token of a sample on the device: its id and mask (8 each), old and reference log-prob, advantage and
+return (4 each)."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +149,8 @@ def _tensors(run: Run, side: Side, phase: Phase) -> list[Entry]:
         held = list(_away(run, side, phase, stepped=stepped))
     else:
         held = side.states(stepped=stepped)
+        if phase is not Phase.LOAD:
+            held = [*held, _batch(run, side)]
         if phase is Phase.SCORE:
             passing = side.score()
         elif phase is Phase.TRAIN:
@@ -174,6 +181,14 @@ def _away(run: Run, side: Side, phase: Phase, *, stepped: bool) -> Iterator[Item
         yield Item.exact("tensor being moved", size, text, "moved one by one")
     if phase is Phase.SYNC:
         yield buckets.sending(side, run.engine)
+
+
+def _batch(run: Run, side: Side) -> Item:
+    """The samples of a step that a rank trains on, which it takes to its device at once."""
+    rollout = run.workload.rollout
+    tokens = ceil(rollout.prompts * rollout.samples * rollout.longest / side.parallel)
+    text = f"{tokens:,} tokens x {TOKEN_BYTES} B"
+    return Item.exact("samples", tokens * TOKEN_BYTES, text, "ids, mask, log-probs, advantages")
 
 
 def _frozen(side: Side) -> Item:
