@@ -21,6 +21,8 @@ class Flag:
     name: str
     values: tuple[Word, ...] = ()
     at: Origin | None = field(default=None, compare=False)
+    place: int = field(default=0, compare=False)
+    """Its number among the flags of the line."""
 
     @property
     def text(self) -> str | None:
@@ -54,13 +56,8 @@ class Line:
 
     def last(self, *names: str) -> Flag | None:
         """The flag of one of these names that is given last; None where none is."""
-        found = [(flag.at.start if flag.at else 0, flag) for name in names for flag in self.flags.get(name, ())]
-        if len(names) == 1 or len(found) < 2:
-            return found[-1][1] if found else None
-        order = {
-            id(flag): place for place, flag in enumerate(each for every in self.flags.values() for each in every)
-        }
-        return max((flag for _, flag in found), key=lambda flag: order[id(flag)])
+        found = [self.flags[name][-1] for name in names if name in self.flags]
+        return max(found, key=lambda flag: flag.place, default=None)
 
     def __contains__(self, name: str) -> bool:
         return name in self.flags
@@ -87,7 +84,8 @@ def split(items: Iterable[Word | Gap], switches: frozenset[str] = frozenset(), *
 
     def end() -> None:
         if name:
-            found.setdefault(name, []).append(Flag(name, tuple(values), at))
+            place = sum(map(len, found.values()))
+            found.setdefault(name, []).append(Flag(name, tuple(values), at, place))
 
     for item in items:
         if isinstance(item, Gap):
@@ -186,7 +184,7 @@ class Launch:
 
 
 PYTHON = re.compile(r"(python|pypy)[\d.]*|accelerate|deepspeed|torchrun|uv|xtorchrun")
-PROGRAM = re.compile(r"[\w./\-~]*\.py")
+PROGRAM = re.compile(r"[\w./\-~${}]*\.py")
 TAKES = frozenset({"-m", "--module"})
 
 
