@@ -104,6 +104,8 @@ def _nested(text: str, place: int, depth: int) -> tuple[object, int]:
             place += 1
         if text[place : place + 1] == close:
             return (items if is_list else entries), place + 1
+        if text[place : place + 1] in ("]", "}"):
+            return None, -1  # it closes what was not opened
         name = ""
         if not is_list:
             key, place = _piece(text, place, ":=,]}")

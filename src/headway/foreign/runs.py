@@ -234,8 +234,8 @@ def _verl_fsdp(reading: Reading) -> Trainer:
     state: StateDtype = "fp32" if dtype == "fp32" else "bf16"
     lora = reading.lora(f"{MODEL}.target_modules")
     return Trainer(
-        system="verl-fsdp", param_dtype=dtype, compute_dtype="bf16", grad_dtype=dtype if lora is None else None, lora=lora,
-        reference=_reference(reading, lora, "host"), cap=0, checkpointing=reading.checkpointing(),
+        system="verl-fsdp", param_dtype=dtype, compute_dtype="bf16", grad_dtype=dtype if lora is None else None,
+        lora=lora, reference=_reference(reading, lora, "host"), cap=0, checkpointing=reading.checkpointing(),
         attention="flash", logprob_chunk=0, entropy=_entropy(reading), updates=1, scores=True,
         optimizer=Optimizer(step="foreach", master=False, state_dtype=state),
         loss="fused" if reading.flag(f"{MODEL}.use_fused_kernels") else "logits", offload=_offload(reading),

@@ -185,7 +185,7 @@ def _filled(
     _reference(into, options, kind)
     _worked_out(into, options, kind)
     model = checkpoint(into, options.get("model_name_or_path", "model_name"))
-    flags = {key: (given[-1].text,) for key, given in options.line.flags.items()}
+    flags = {key: tuple(word.text for word in given[-1].values) for key, given in options.line.flags.items()}
     flags |= {key: (str(value)[:200],) for key, value in options.table.items() if key not in flags}
     return into.found(flags=flags, model=model, program=program)
 
