@@ -174,6 +174,6 @@ def _left_over(side: Side) -> Item:
     process and the reference, for 4.0 billion parameters. One fp32 copy of the parameters, which loading and every
     move to the host make, explains 15 of them; the bound is two.
     """
-    size = side.states(stepped=False)[0].bytes
+    size = sum(item.bytes for item in side.states(stepped=False) if item.item == "weights")
     text = "one copy of the parameters"
     return Item("copies not given back", size, 2 * size, text, "inferred from one reading").alone()
