@@ -16,6 +16,7 @@ LARGEST_COUNT = 10_000
 """No name asks for more nodes or devices than this: a slip of the keyboard would fill the memory with pools."""
 
 _SHAPE = re.compile(r"(?:(?:(\d+)x)?(\d+)x)?([a-z].*)")
+_BEHIND = re.compile(r"([a-z].*?)x(\d{1,4})")
 _CPU = re.compile(r"cpu(\d+)(?:gib|g)")
 _SEPARATORS = re.compile(r"[-_\s]")
 """What spellings of one name differ in: RTX 4090, rtx-4090, rtx4090."""
@@ -89,7 +90,8 @@ def names() -> tuple[str, ...]:
 def by_name(name: str) -> Machine:
     """The machine of a name in any case. InputError with the nearest names where there is none.
 
-    `<devices>x` and `<nodes>x<devices>x` before a device's name make a node, or nodes, of several. A host pool has
+    `<devices>x` and `<nodes>x<devices>x` before a device's name make a node, or nodes, of several; `x<devices>`
+    behind it too. A host pool has
     limits only where the product fixes the host's memory; `with_host` sets it. A unified machine has Ray's limit
     beside its own; `Machine.without_ray` takes it off.
 
@@ -97,8 +99,13 @@ def by_name(name: str) -> Machine:
     'Ray 0.95'
     >>> by_name("2x8xH100-80").device_count, by_name("2x8xh100-80").nodes
     (16, 2)
+    >>> by_name("b200x8").device_count
+    8
     """
     plain = _SEPARATORS.sub("", name.lower())
+    behind = _BEHIND.fullmatch(plain)
+    if behind is not None and behind[1] in _by_spelling():
+        plain = f"{behind[2]}x{behind[1]}"
     match = _SHAPE.fullmatch(plain)
     row = _by_spelling().get(match[3]) if match else None
     if match is not None and row is not None:
