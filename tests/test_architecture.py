@@ -113,12 +113,17 @@ def may_import(part: str, target: str, *, deferred: bool) -> bool:
     return target in LIGHT_ORDER[LIGHT_ORDER.index(part) :]
 
 
+IMPORTED_AS = {"pyyaml": "yaml"}
+"""Distributions that are imported by another name."""
+
+
 def light_libraries() -> set[str]:
     """Import names of the dependencies of a light install."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     names = {dependency.split(">=")[0] for dependency in project["dependencies"]}
     # annotated-types and pydantic-core are pydantic's own, pinned by it; pynvml reads NVIDIA devices where installed.
-    return {name.replace("-", "_") for name in names} | {"annotated_types", "pydantic_core", "pynvml"}
+    imported = {IMPORTED_AS.get(name, name.replace("-", "_")) for name in names}
+    return imported | {"annotated_types", "pydantic_core", "pynvml"}
 
 
 @pytest.mark.parametrize("module", MODULES)
