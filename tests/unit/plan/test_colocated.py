@@ -140,8 +140,9 @@ def test_each_part_of_the_state_goes_or_stays(offload: str, on_device: int) -> N
     assert host == pytest.approx((12 - on_device) * PARAMETERS, rel=1e-6)
 
 
-def test_gradient_buffers_are_freed_with_the_parameters() -> None:
-    found = ledger("verl-megatron", "trainer.offload=parameters+optimizer")
+@pytest.mark.parametrize("offload", ["parameters", "parameters+optimizer"])
+def test_gradient_buffers_are_freed_with_the_parameters(offload: str) -> None:
+    found = ledger("verl-megatron", f"trainer.offload={offload}")
     assert held(found.select(DEVICE, Phase.ROLLOUT), "gradient buffer") == 0
     assert held(found.select(HOST, Phase.ROLLOUT), "gradient buffer") == 0
 

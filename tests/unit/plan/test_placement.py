@@ -165,6 +165,14 @@ def test_roles_on_nodes_of_their_own_leave_the_other_nodes_alone() -> None:
     assert found.peak(HOST).bytes > found.peak("node[1].host").bytes
 
 
+def test_a_run_of_several_nodes_has_as_many_ranks_on_each_as_it_says() -> None:
+    """Two nodes of four devices each, though one node of the machine would hold all eight."""
+    half = plan(run("layout.nodes=2", "layout.devices=4"), node("2x8xh100-80"))
+    whole = plan(run("layout.nodes=1", "layout.devices=8"), node("2x8xh100-80"))
+    for item in ("actor weights", "process", "engine process", "server processes"):
+        assert 2 * held(half, HOST, Phase.TRAIN, item)[0] == held(whole, HOST, Phase.TRAIN, item)[0] > 0
+
+
 def test_two_unified_nodes_are_two_pools() -> None:
     found = plan(run("layout.devices=1", "engine.colocated=false", "engine.devices=1"), machines.by_name("2xgb10"))
     assert set(found.pools()) == {"node[0].unified", "node[1].unified"}
@@ -294,7 +302,7 @@ def test_tools_run_while_the_engine_generates() -> None:
 
 
 def test_the_trainer_keeps_its_devices_where_the_engine_has_others() -> None:
-    found = plan(run(*APART), node())
+    found = plan(run(*APART, "trainer.offload=dropped"), node())
     device = "node[0].device[0]"
     assert Phase.SLEEP not in found.phases(device)
     assert held(found, device, Phase.ROLLOUT, "optimizer state") == held(found, device, Phase.STEP, "optimizer state")
