@@ -111,10 +111,16 @@ def _cap(found: Found) -> dict[str, Setting]:
 
 
 def _engine(found: Found) -> dict[str, Setting]:
+    """Where the engine is apart: its devices, whether it generates ahead, and how it gets new weights."""
     if found.value("colocate") is True:
         return {}
-    gpus = found.value("rollout_gpus")
-    return {"engine.devices": gpus}
+    told: dict[str, Setting] = {"engine.devices": found.value("rollout_gpus")}
+    if found.value("mode") == "async":
+        # train_async.py generates the next step's samples while it trains
+        told["mode"] = "async" if "fully-async" in found.flags else "one-step-off"
+    if found.flags.get("update-weight-mode") == ("delta",):
+        told["engine.update"] = "delta"
+    return told
 
 
 def _trainer(found: Found, megatron: bool) -> dict[str, Setting]:
@@ -132,6 +138,8 @@ def _trainer(found: Found, megatron: bool) -> dict[str, Setting]:
     if "use-precision-aware-optimizer" in found.flags:
         told["trainer.optimizer.precision_aware"] = True
     told["save"] = "save" in found.flags
+    if "async-save" in found.flags:
+        told["checkpoint"] = "async"
     if found.value("dtype") == "fp16":
         told["trainer.param_dtype"] = "fp16"
     return told

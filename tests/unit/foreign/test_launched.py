@@ -122,3 +122,21 @@ def test_what_the_script_does_not_tell_is_listed():
 def test_overrides_win():
     run = workload(found(f"{TRAIN} /m/Qwen3-4B --train-backend fsdp --colocate"), overrides=["rollout.prompts=3"])
     assert run.rollout.prompts == 3
+
+
+@pytest.mark.parametrize(
+    ("program", "flags", "told"),
+    [
+        ("train.py", "--colocate", ("sync", 0, "dropped", "full", "sync")),
+        ("train.py", "--rollout-num-gpus 4", ("sync", 4, "none", "full", "sync")),
+        ("train_async.py", "--rollout-num-gpus 4 --async-save", ("one-step-off", 4, "none", "full", "async")),
+        ("train_async.py", "--rollout-num-gpus 4 --fully-async", ("async", 4, "none", "full", "sync")),
+        ("train.py", "--rollout-num-gpus 4 --update-weight-mode delta", ("sync", 4, "none", "delta", "sync")),
+    ],
+)
+def test_who_works_at_the_same_time(program, flags, told):
+    """slime: `train_async.py` generates the next samples while it trains; where roles share devices they take turns."""
+    run = workload(found(TRAIN.replace("train.py", program) + f"/root/Qwen3-4B {flags}"))
+    found_here = (run.mode, run.engine.devices, run.trainer.offload, run.engine.update, run.checkpoint)
+    assert found_here == told
+    assert run.trainer.copies == ("actor",)
