@@ -135,7 +135,7 @@ def test_overrides_win():
     ],
 )
 def test_who_works_at_the_same_time(program, flags, told):
-    """slime: `train_async.py` generates the next samples while it trains; where roles share devices they take turns."""
+    """`train_async.py` generates the next samples while it trains; roles that share devices take turns."""
     run = workload(found(TRAIN.replace("train.py", program) + f"/root/Qwen3-4B {flags}"))
     found_here = (run.mode, run.engine.devices, run.trainer.offload, run.engine.update, run.checkpoint)
     assert found_here == told
