@@ -2,14 +2,16 @@
 
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from headway.foreign.command import launches
 from headway.foreign.shell import Script, read_script, read_text
-from headway.foreign.shell.values import worlds
+from headway.foreign.shell.values import Word, worlds
 
+from . import random_bash
 from .real_bash import BASH, started
 
 SCRIPTS = Path(__file__).parents[2] / "data" / "scripts"
@@ -58,3 +60,28 @@ def test_a_snippet_is_what_bash_makes_of_it(name, tmp_path):
     said = theirs(script, tmp_path)
     assert said
     assert ours(read_text(text)) == [[words] for words in said], text
+
+
+def printed(text: str) -> list[str]:
+    """The words that bash starts the last program with, where `python3` is a function that prints them."""
+    assert BASH is not None
+    whole = 'python3() { printf "%s\\0" "$@"; }\n' + text
+    done = subprocess.run([BASH, "-c", whole], capture_output=True, env={"PATH": "/none"}, timeout=30, check=False)
+    return done.stdout.decode().split("\0")[:-1]
+
+
+@pytest.mark.skipif(BASH is None, reason="no bash here")
+def test_scripts_made_at_random_are_what_bash_makes_of_them():
+    unclear = 0
+    for seed in range(150):
+        text = random_bash.script(seed)
+        read = read_text(text)
+        if any("read in part" in note for note in read.unread):
+            continue
+        (world, *more) = worlds(read.commands[-1].argv[1:])
+        words = [item.text if isinstance(item, Word) else None for item in world]
+        if None in words or more:
+            unclear += 1
+            continue
+        assert words == printed(text), text
+    assert unclear < 15

@@ -226,10 +226,12 @@ def _unset(run: "Evaluator", call: Call) -> Outcome:
             key = index.rstrip("]")
             run.state.set(name, Table(tuple(entry for entry in held.entries if entry[0] != key)))
         elif isinstance(held, Array):
-            place = run.expander.arithmetic(index.rstrip("]"))
-            number = int(place.text) if place.text is not None else len(held.items)
-            if all(isinstance(item, Word) for item in held.items[: number + 1]):
-                run.state.set(name, Array(held.items[:number] + held.items[number + 1 :]))
+            number = run.expander.arithmetic(index.rstrip("]"))
+            place = held.place(int(number.text)) if number.text is not None else None
+            if place is not None and all(isinstance(item, Word) for item in held.items):
+                keys = held.keys or tuple(range(len(held.items)))
+                left = (each[:place] + each[place + 1 :] for each in (held.items, keys))
+                run.state.set(name, array(*left))  # type: ignore[arg-type]
     return DONE
 
 

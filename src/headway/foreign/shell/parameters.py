@@ -115,6 +115,9 @@ def expand(expander: "Expander", text: str, quoted: bool) -> Many | Word:
         return _default(expander, name, index, found, rest, quoted)
     if found is None:
         return _absent(state, name, index)
+    held = state.get(name)
+    if rest.startswith(":") and index in ("@", "*") and isinstance(held, Array) and held.keys:
+        return Many((Gap("a part of an array with indices left out", name, "branch"),))
     return _changed(expander, found, rest)
 
 
@@ -187,7 +190,8 @@ def _indirect(expander: "Expander", text: str, quoted: bool) -> Many | Word:
         items = held.items if isinstance(held, Array) else (held,) if isinstance(held, Word) else ()
         if not all(isinstance(item, Word) for item in items):
             return Many((Gap("; ".join(reasons(items)), match[1], "branch"),))
-        return Many(tuple(known(str(index)) for index in range(len(items))))
+        keys = held.keys if isinstance(held, Array) and held.keys else range(len(items))
+        return Many(tuple(known(str(index)) for index in keys))
     match = re.fullmatch(r"([A-Za-z_]\w*)[@*]", text)
     if match is not None:
         return Many(tuple(known(name) for name in sorted(state.variables) if name.startswith(match[1])))

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from headway.foreign.shell.values import (
     Array,
-    Choice,
     Hole,
     Item,
     Table,
@@ -23,7 +22,7 @@ from headway.foreign.shell.values import (
 if TYPE_CHECKING:
     from headway.foreign.shell.parse import Node, Unit
 
-MOST_STEPS = 10_000
+MOST_STEPS = 30_000
 MOST_SECONDS = 1.0
 DEEPEST = 24
 
@@ -32,10 +31,6 @@ FROM_OUTSIDE = frozenset({
     "SECONDS", "OSTYPE", "HOSTTYPE", "BASHPID", "EPOCHSECONDS", "TERM", "LANG",
 })  # fmt: skip
 """Variables that are set wherever a script runs, to what only that machine knows."""
-
-
-SKIPPED = Choice(((),), "an array with indices left out")
-"""No word, where an array has indices without one: what is behind it has another index than its place."""
 
 
 class StoppedError(Exception):
@@ -142,8 +137,9 @@ class State:
         """`name+=value`."""
         before = self.get(name)
         if isinstance(value, Array):
-            items = before.items if isinstance(before, Array) else (before,) if isinstance(before, Word) else ()
-            self.set(name, array((*items, *value.items)))
+            held = before if isinstance(before, Array) else Array((before,) if isinstance(before, Word) else ())
+            keys = (*held.keys, *range(held.next, held.next + len(value.items))) if held.keys else ()
+            self.set(name, array((*held.items, *value.items), keys))
         elif isinstance(value, Table) and isinstance(before, Table):
             self.set(name, Table(tuple({**dict(before.entries), **dict(value.entries)}.items())))
         elif isinstance(value, Word) and isinstance(before, Array):
@@ -162,35 +158,36 @@ class State:
 
 def element(value: Array, index: int) -> Word | None:
     """The word at an index of an array; None where there is none, a hole where words before it are not known."""
-    items = value.items
-    if index < 0:
-        after = items[index:] if -index <= len(items) else ()
-        if after and all(isinstance(each, Word) for each in after):
-            return after[0] if isinstance(after[0], Word) else None
-        return unknown("the array's words are not all known", "element", "branch") if items else None
-    for item in items[: index + 1]:
-        if not isinstance(item, Word):
-            return unknown(item.why, "element", "machine" if item.why else "branch")
-    if index < len(items):
-        found = items[index]
+    if all(isinstance(item, Word) for item in value.items):
+        place = value.place(index + value.next if index < 0 else index)
+        found = value.items[place] if place is not None else None
         return found if isinstance(found, Word) else None
-    return None
+    before = value.items[index:] if index < 0 else value.items[: index + 1]
+    doubt = next((item for item in before if not isinstance(item, Word)), None)
+    if doubt is not None or len(before) < abs(index):
+        return unknown(doubt.why if doubt is not None else "the array's words are not all known", "element", "branch")
+    found = before[0] if index < 0 else before[-1]
+    return found if isinstance(found, Word) and (index < 0 or len(before) > index) else None
 
 
 def put_element(state: State, name: str, index: int, word: Word) -> None:
     """`name[index]=word`. Where the words before are not known, it is added at the end."""
     before = state.get(name)
-    items = list(before.items) if isinstance(before, Array) else [before] if isinstance(before, Word) else []
-    if index < 0:
-        index += len(items)
-    known_before = all(isinstance(each, Word) for each in items[: index + 1])
-    if 0 <= index < len(items) and known_before:
-        items[index] = word
-    elif index > len(items):
-        items += [SKIPPED, word]
-    else:
-        items.append(word)
-    state.set(name, array(items))
+    held = before if isinstance(before, Array) else Array((before,) if isinstance(before, Word) else ())
+    if not all(isinstance(item, Word) for item in held.items):
+        known_before = all(isinstance(item, Word) for item in held.items[: index + 1])
+        items = list(held.items)
+        if 0 <= index < len(items) and known_before:
+            items[index] = word
+        else:
+            items.append(word)
+        state.set(name, array(items))
+        return
+    keys = held.keys or tuple(range(len(held.items)))
+    entries = dict(zip(keys, held.items, strict=True))
+    entries[index + held.next if index < 0 else index] = word
+    ordered = sorted(entries.items())
+    state.set(name, array((item for _, item in ordered), (key for key, _ in ordered)))
 
 
 def merged(states: Sequence[State], why: str) -> State:

@@ -118,9 +118,25 @@ Item = Word | Gap | Choice
 
 @dataclass(frozen=True)
 class Array:
-    """The words of an array, in the order of their indices."""
+    """The words of an array, in the order of their indices, which are `keys` where some are left out.
+
+    >>> Array((known("a"), known("b")), (0, 5)).place(5), Array((known("a"),)).place(5)
+    (1, None)
+    """
 
     items: tuple[Item, ...] = ()
+    keys: tuple[int, ...] = ()
+
+    def place(self, index: int) -> int | None:
+        """Where the word of an index stands among the items; None where there is none."""
+        if self.keys:
+            return self.keys.index(index) if index in self.keys else None
+        return index if 0 <= index < len(self.items) else None
+
+    @property
+    def next(self) -> int:
+        """The index of a word that is added."""
+        return self.keys[-1] + 1 if self.keys else len(self.items)
 
 
 @dataclass(frozen=True)
@@ -167,12 +183,13 @@ def join(parts: Iterable[str | Hole], at: Origin | None = None) -> Word:
     return Word(tuple(found), at)
 
 
-def array(items: Iterable[Item]) -> Array:
+def array(items: Iterable[Item], keys: Iterable[int] = ()) -> Array:
     """An array; the words past the largest number that is kept become a gap."""
-    found = tuple(items)
+    found, places = tuple(items), tuple(keys)
     if len(found) > LONGEST_ARRAY:
-        found = (*found[:LONGEST_ARRAY], Gap(f"more than {LONGEST_ARRAY} words", "words", "machine"))
-    return Array(found)
+        return Array((*found[:LONGEST_ARRAY], Gap(f"more than {LONGEST_ARRAY} words", "words", "machine")))
+    dense = places == tuple(range(len(found))) or not all(isinstance(item, Word) for item in found)
+    return Array(found, () if dense else places)
 
 
 def merge(values: Sequence[Value | None], why: str) -> Value | None:
@@ -186,7 +203,10 @@ def merge(values: Sequence[Value | None], why: str) -> Value | None:
     if all(value == first for value in values):
         return first
     if any(isinstance(value, Array) for value in values):
-        return Array(merge_items([_items(value) for value in values], why))
+        joined = merge_items([_items(value) for value in values], why)
+        sparse = any(isinstance(value, Array) and value.keys for value in values)
+        # with indices left out no place is sure any more
+        return Array((Choice(((),), why), *joined) if sparse else joined)
     if any(isinstance(value, Table) for value in values):
         tables = [dict(value.entries) if isinstance(value, Table) else {} for value in values]
         keys = dict.fromkeys(key for table in tables for key in table)
