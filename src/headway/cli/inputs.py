@@ -1,8 +1,10 @@
 """What `headway plan RUN` names: a RunSpec, or a model under a trainer, on this machine or on a named one."""
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,47 +17,75 @@ from headway.foreign import presets
 from headway.units import parse_bytes
 
 if TYPE_CHECKING:
+    from headway.cli.launch import Launch
     from headway.config.sections import RunSpec
     from headway.config.source import ModelSource
 
-HOST_KEY = "machine.host"
-"""The one key of `--set` that is the machine's: how much host memory a node of a named machine has."""
+HOST_KEYS = ("machine.host", "host.bytes")
+"""The one key of `--set` that is the machine's, by both of its names: how much host memory a node has."""
 
 OWN = "headway"
-LATER = {
-    ".sh": "launch scripts are not read yet",
-    ".bash": "launch scripts are not read yet",
-    ".py": "training scripts are not read yet",
-    ".log": "logs are not read yet",
-}
-"""Endings of files that are known for what they are, and cannot be planned from."""
+SCRIPTS = (".sh", ".bash", ".zsh", ".ksh", ".slurm", ".sbatch")
+LOGS = (".log", ".out", ".err", ".txt")
+_SHEBANG = re.compile(rb"#!.*\b(ba|z|k|da)?sh\b")
+"""How a file begins that a shell runs."""
 
 
 @dataclass(frozen=True)
 class Case:
     """A run to plan and the machine that it is planned for. `trainer` is its system in words.
 
-    `spec` is the RunSpec where the run is one, as `load` gave it; only then a remedy can be written into a file.
+    `spec` is the RunSpec where the run is one, as `load` gave it, `launch` what was read of another system's launch:
+    into those a remedy can be written.
     """
 
     workload: Workload
     machine: Machine
     trainer: str
     spec: "RunSpec | None" = None
+    launch: "Launch | None" = None
 
 
-def read_case(words: Sequence[str], trainer: str | None, machine: str | None, settings: Sequence[str]) -> Case:
+def read_case(
+    words: Sequence[str],
+    trainer: str | None,
+    machine: str | None,
+    settings: Sequence[str],
+    *,
+    model: str | None = None,
+    pod: Path | None = None,
+) -> Case:
     """The run that the words of a command line name, on the machine of that name or on this one.
 
-    `settings` are `key=value`, of the RunSpec or of the Workload by what is planned, and `machine.host`. InputError
-    says what the words would have to be instead.
+    `settings` are `key=value`, of the RunSpec or of the Workload by what is planned, and `machine.host`. `model` is
+    the model of a launch, `pod` a file with the limits of the pod that the run is in. InputError says what the words
+    would have to be instead.
     """
-    if len(words) > 1 or not words:
-        raise InputError(f"{' '.join(words) or 'RUN'}: commands are not read yet; {_instead()}")
-    run, (host, keys) = words[0], host_memory(settings)
+    if not words:
+        raise InputError(f"RUN: is missing; {_instead()}")
+    if is_launch(words):
+        from headway.cli.launch import launch_case, read_launch
+
+        if trainer is not None:
+            raise InputError(
+                f"--trainer {trainer}: {' '.join(words)[:80]} says itself who trains; leave --trainer out"
+            )
+        return launch_case(read_launch(words), model, machine, pod, settings)
+    if model is not None:
+        raise InputError(f"--model {model}: only a launch script or command has one; name the model as RUN")
+    case = _case(words[0], trainer, machine, settings)
+    if pod is None:
+        return case
+    from headway.cli.launch import in_pod
+
+    there, notes = in_pod(case.machine, pod, case.workload)
+    return replace(case, machine=there, workload=replace(case.workload, unknown=(*case.workload.unknown, *notes)))
+
+
+def _case(run: str, trainer: str | None, machine: str | None, settings: Sequence[str]) -> Case:
+    """A RunSpec, or a model under a trainer."""
+    host, keys = host_memory(settings)
     path = Path(run).expanduser()
-    if path.suffix.lower() in LATER:
-        raise InputError(f"{run}: {LATER[path.suffix.lower()]}; {_instead()}")
     if _is_runspec(path):
         if trainer is not None:
             raise InputError(
@@ -63,11 +93,30 @@ def read_case(words: Sequence[str], trainer: str | None, machine: str | None, se
                 f"or name a model: headway plan qwen3-4B --trainer {trainer}"
             )
         return _of_spec(path, machine, host, keys)
-    shape = _shape(run, path)
+    shape = model_shape(run)
     if trainer is None and shape.family not in shapes.TRAINED:
         own = f"headway trains {', '.join(shapes.TRAINED)}"
         raise InputError(f"{run}: {own}, and this is {shape.family}; name who trains it, such as --trainer fsdp2")
     return _of_model(shape, trainer or OWN, machine, host, keys)
+
+
+def is_launch(words: Sequence[str]) -> bool:
+    """Whether the words of a command line are a launch: a command, a script or a log by its ending, or by how it
+    begins.
+
+    >>> is_launch(["run.sh"]), is_launch(["python3", "train.py"]), is_launch(["qwen3-4B"]), is_launch(["run.toml"])
+    (True, True, False, False)
+    """
+    if len(words) != 1:
+        return len(words) > 1
+    path = Path(words[0]).expanduser()
+    suffix = path.suffix.lower()
+    if suffix in (*SCRIPTS, *LOGS, ".py"):
+        return True
+    if suffix in (".toml", ".json") or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return _SHEBANG.match(file.read(200)) is not None
 
 
 def _instead() -> str:
@@ -83,8 +132,9 @@ def _is_runspec(path: Path) -> bool:
     return suffix == ".toml" or (suffix != ".json" and path.is_file())
 
 
-def _shape(run: str, path: Path) -> ModelShape:
+def model_shape(run: str) -> ModelShape:
     """A model by its folder, its config.json, or its name in the built-in table."""
+    path = Path(run).expanduser()
     if (path / "config.json").is_file() or path.suffix.lower() == ".json":
         from headway.facts.configs import from_folder
 
@@ -114,16 +164,26 @@ def host_memory(settings: Sequence[str]) -> tuple[int | None, tuple[str, ...]]:
     host, rest = None, []
     for setting in settings:
         key, _, text = setting.partition("=")
-        if key.strip() != HOST_KEY:
+        if key.strip() not in HOST_KEYS:
             rest.append(setting)
             continue
         try:
-            host = parse_bytes(text)
+            host = parse_bytes(_plain_number(text))
         except ValueError as error:
             raise InputError(f"--set {setting}: {error}") from None
         if not host:
             raise InputError(f"--set {setting}: must be above 0")
     return host, tuple(rest)
+
+
+def _plain_number(text: str) -> str:
+    """A number of bytes in scientific notation written out: 1600e9 is 1600000000000.
+
+    >>> _plain_number("1600e9"), _plain_number("512GiB")
+    ('1600000000000', '512GiB')
+    """
+    match = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)[eE]\+?(\d{1,2})\s*", text)
+    return str(int(Decimal(match[1]).scaleb(int(match[2])))) if match else text
 
 
 def find_machine(
@@ -197,8 +257,8 @@ def _of_model(shape: ModelShape, trainer: str, name: str | None, host: int | Non
         workload = presets.workload(shape, trainer, (*settings, *filled))
         said = tuple(f"{setting.replace('=', ' = ')} (nobody said; as {machine.name} is)" for setting in filled)
         workload = replace(workload, unknown=(*workload.unknown, *said))
-    _check_device(workload, machine, trainer)
-    _check_layout(workload, machine)
+    check_device(workload, machine, trainer)
+    check_layout(workload, machine)
     return Case(workload, machine, presets.by_name(trainer).title)
 
 
@@ -215,7 +275,7 @@ def _from_machine(workload: Workload, machine: Machine, given: set[str]) -> tupl
     return tuple(f"{key}={count}" for key, count in found if count > 1)
 
 
-def _check_device(workload: Workload, machine: Machine, trainer: str) -> None:
+def check_device(workload: Workload, machine: Machine, trainer: str) -> None:
     """InputError for a run on devices where the machine has none."""
     if workload.device == "cpu" or machine.device_count:
         return
@@ -226,7 +286,7 @@ def _check_device(workload: Workload, machine: Machine, trainer: str) -> None:
     )
 
 
-def _check_layout(workload: Workload, machine: Machine) -> None:
+def check_layout(workload: Workload, machine: Machine) -> None:
     """InputError for a run of more devices than the machine has."""
     layout, there, engine = workload.layout, machine.device_count, workload.engine
     apart = 0 if engine is None or engine.colocated else engine.devices

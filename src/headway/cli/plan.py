@@ -3,13 +3,22 @@
 Imports stand in the function, so that a command loads only what it runs.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-RUN_HELP = "RunSpec (a TOML file), or a model: a name such as qwen3-4B, a hub id, a folder with a config.json."
-SET_HELP = "key=value: of the RunSpec, or of the Workload for a model (docs/workload.md), or machine.host=512GiB."
+if TYPE_CHECKING:
+    from headway.cli.inputs import Case
+    from headway.plan.planned import Planned
+
+RUN_HELP = (
+    "RunSpec (TOML), launch script, log that prints its arguments, -- python3 train.py ..., or a model: a name such "
+    "as qwen3-4B, a hub id, a folder with a config.json."
+)
+SET_HELP = "key=value: of the RunSpec, else of the Workload (docs/workload.md), or machine.host=512GiB."
+FIX_HELP = "Write the RunSpec, or the launch script, with the first change that makes it fit."
 
 
 def plan(
@@ -17,41 +26,100 @@ def plan(
     trainer: Annotated[
         str | None, typer.Option("--trainer", help="Who trains a model, such as miles-fsdp.  [default: headway]")
     ] = None,
+    model: Annotated[str | None, typer.Option("--model", help="The model of a launch that does not tell it.")] = None,
     machine: Annotated[
         str | None, typer.Option("--machine", help="Plan for gb10, 8xh100-80, ...  [default: this machine]")
     ] = None,
+    pod: Annotated[
+        Path | None, typer.Option("--pod", help="YAML of the Pod, RayJob or RayCluster it runs in.")
+    ] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help=SET_HELP)] = None,
+    at_step: Annotated[
+        int | None, typer.Option("--at-step", min=0, help="What a launch had to save and evaluate after N steps.")
+    ] = None,
+    settings: Annotated[
+        bool, typer.Option("--settings", help="Show what was read of a launch, and no plan.")
+    ] = False,
     lines: Annotated[
         bool, typer.Option("--lines", help="Show every line with its formula, numbers put in, and its source.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON (docs/plan.md).")] = False,
-    fix: Annotated[
-        Path | None, typer.Option("--fix", help="Write the RunSpec with the first change that makes it fit here.")
-    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON (docs/plan.md).")] = False,
+    fix: Annotated[Path | None, typer.Option("--fix", "--patch", help=FIX_HELP)] = None,
 ) -> None:
     """Show what a run will hold, by phase and pool, whether it fits, and what to change.
 
     Exit code 0: it fits (tight too). 3: it does not. 4: cannot tell. 2: bad input.
     """
+    if settings:
+        _show_settings(run, at_step, as_json)
+        return
     from headway.cli.inputs import read_case
     from headway.plan.planned import examine
 
-    case = read_case(run, trainer, machine, set_ or ())
+    case = read_case(run, trainer, machine, set_ or (), model=model, pod=pod)
     planned = examine(case.workload, case.machine)
     if fix is not None:
-        from headway.cli.fix import write_fix
-
-        typer.echo(write_fix(case, planned, fix), err=True)
+        typer.echo(_written(case, planned, fix, model, set_ or ()), err=True)
+    notes = () if case.launch is None else case.launch.lint(case.workload, at_step, planned.outcome.refusals)
     if as_json:
         import json
 
         from headway.reports.plan_json import document
 
-        typer.echo(json.dumps(document(planned, case.trainer), indent=1))
+        found = document(planned, case.trainer)
+        if case.launch is not None:
+            from headway.reports.launch import lint_document, settings_document
+
+            read = settings_document(case.launch.found)
+            # `unknown` of a plan is what it assumed
+            found |= {**read, "unknown": found["unknown"], "unknown_settings": read["unknown"]}
+            found["lint"] = lint_document(notes)
+        typer.echo(json.dumps(found, indent=1))
     else:
         from rich.console import Console
 
         from headway.reports.plan import plan_report
 
-        Console(highlight=False).print(plan_report(planned, case.trainer, lines=lines))
+        console = Console(highlight=False)
+        console.print(plan_report(planned, case.trainer, lines=lines))
+        if case.launch is not None:
+            from headway.reports.launch import lint_report
+
+            console.print(lint_report(notes))
     raise typer.Exit(planned.outcome.exit_code)
+
+
+def _show_settings(run: list[str], at_step: int | None, as_json: bool) -> None:
+    """What was read of a launch, and the notes of the lint that need no plan."""
+    from headway.cli.inputs import is_launch
+    from headway.errors import InputError
+
+    if not is_launch(run):
+        raise InputError(f"--settings: {' '.join(run)} is no launch script, command or log; leave --settings out")
+    from headway.cli.launch import read_launch
+    from headway.reports.launch import lint_document, lint_report, settings_document, settings_report
+
+    launch = read_launch(run)
+    notes = launch.lint(None, at_step)
+    if as_json:
+        import json
+
+        typer.echo(json.dumps({**settings_document(launch.found), "lint": lint_document(notes)}, indent=1))
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    console.print(settings_report(launch.found))
+    console.print(lint_report(notes))
+
+
+def _written(case: "Case", planned: "Planned", path: Path, model: str | None, settings: Sequence[str]) -> str:
+    """What `--fix` or `--patch` did."""
+    if case.launch is None:
+        from headway.cli.fix import write_fix
+
+        return write_fix(case, planned, path)
+    from headway.cli.inputs import host_memory
+    from headway.cli.patch import write_patch
+
+    return write_patch(case, planned, path, model, host_memory(settings)[1])

@@ -142,4 +142,8 @@ def _trainer(found: Found, megatron: bool) -> dict[str, Setting]:
         told["checkpoint"] = "async"
     if found.value("dtype") == "fp16":
         told["trainer.param_dtype"] = "fp16"
+    if "no-keep-fp32-master" in found.flags and not megatron:
+        # parameters, gradients and both moments are in half precision then
+        told |= {"trainer.param_dtype": "bf16", "trainer.grad_dtype": "none"}
+        told |= {"trainer.optimizer.state_dtype": "bf16", "trainer.optimizer.master": False}
     return told

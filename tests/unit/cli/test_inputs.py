@@ -126,10 +126,11 @@ def test_headway_s_own_trainer_takes_one_device_and_the_cpu_where_there_is_none(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["run.sh"], "launch scripts are not read yet"),
-        (["train.log"], "logs are not read yet"),
-        (["python3", "train.py"], "commands are not read yet"),
-        (["train.py"], "--trainer miles-fsdp"),
+        (["run.sh"], "no such file"),
+        (["train.log"], "no such file"),
+        (["python3", "serve.py"], "no trainer that is known is started"),
+        (["train.py"], "pass the command that it starts"),
+        ([], "name the model and its trainer"),
         (["qwen3-4c"], "nearest are qwen3-4B"),
         (["nothing.toml"], "no such file"),
         (["nothing.json"], "is no config.json"),

@@ -1,0 +1,88 @@
+"""What was read of a launch script: its settings with their places, what is unknown, and the notes of the lint."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from headway.foreign.found import KEYS, Found
+from headway.foreign.lint.rule import LintNote
+from headway.reports.widgets import hanging
+
+STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
+MARKS = {"error": "✗", "warning": "!", "note": "·"}
+
+
+def settings_report(found: Found) -> Group:
+    """Every setting that was read: its value and where it stands, then defaults, then what is unknown and why."""
+    said = [key for key in KEYS if found.settings.get(key) is not None and key not in found.unknown]
+    parts: list[RenderableType] = [Text.assemble((found.system, "bold"), f" {found.program} ", (_at(found), "dim"))]
+    parts.append(hanging(((key, _said(found, key)) for key in said), justify="left"))
+    derived = {key: value for key, value in found.derived.items() if key not in said and key not in found.unknown}
+    if derived:
+        parts.append(Text("\nBy the system's defaults, or from other settings", style="bold"))
+        parts.append(hanging([("", Text(", ".join(f"{key} = {value}" for key, value in derived.items())))]))
+    if found.unknown:
+        parts.append(Text("\nUnknown", style="bold"))
+        parts += _reasons(found)
+    for title, texts in (("Not read", found.unread), ("Notes", found.notes)):
+        if texts:
+            parts.append(Text(f"\n{title}", style="bold"))
+            parts.append(hanging(("-", Text(text)) for text in texts))
+    return Group(*parts)
+
+
+def _at(found: Found) -> str:
+    return f"({found.at})" if found.at is not None else ""
+
+
+def _said(found: Found, key: str) -> Text:
+    place = found.places.get(key)
+    return Text.assemble(str(found.settings[key]), (f"  {place}" if place is not None else "", "dim"))
+
+
+def _reasons(found: Found) -> Iterator[RenderableType]:
+    """The unknown keys by their reason."""
+    reasons: dict[str, list[str]] = {}
+    for key, why in found.unknown.items():
+        reasons.setdefault(why, []).append(key)
+    yield hanging(("-", Text.assemble(", ".join(keys), (f" ({why})", "dim"))) for why, keys in reasons.items())
+
+
+def lint_report(notes: Sequence[LintNote]) -> Group:
+    """The notes, errors first: what, where, why, what to do instead. A reason that several share is told once."""
+    parts: list[RenderableType] = [Text("\nIn the launch", style="bold")]
+    told: set[str] = set()
+    for note in notes:
+        where = f"line {note.line}: " if note.line else ""
+        text = Text.assemble((f"{note.severity} ", STYLES[note.severity]), (where, "dim"), note.text)
+        if note.why not in told:
+            text.append(f"\n{note.why}; {note.instead}", style="dim")
+        told.add(note.why)
+        parts.append(hanging([(MARKS[note.severity], text)]))
+    return Group(*parts) if notes else Group()
+
+
+def settings_document(found: Found) -> dict[str, Any]:
+    """The settings as JSON: `settings` as the launch says them (null: not given), `derived` what the system makes of
+    the rest, `unknown` with the reasons."""
+    return {
+        "settings": {key: found.settings.get(key) for key in KEYS if key not in found.unknown},
+        "derived": dict(found.derived),
+        "unknown": dict(found.unknown),
+        "places": {key: {"file": at.file, "line": at.line} for key, at in found.places.items()},
+        "unread": list(found.unread),
+        "notes": list(found.notes),
+    }
+
+
+def lint_document(notes: Sequence[LintNote]) -> list[dict[str, Any]]:
+    """The notes as JSON."""
+    return [
+        {
+            "rule": note.rule, "severity": note.severity, "file": note.file, "line": note.line, "text": note.text,
+            "why": note.why, "instead": note.instead,
+        }
+        for note in notes
+    ]  # fmt: skip
