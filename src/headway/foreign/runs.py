@@ -4,6 +4,7 @@ Memory habits by the systems' code: verl 1dda039b9, TRL f2cd57710, OpenRLHF 021d
 script does not tell has the system's default, and every such value is named in `Workload.unknown`.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import ceil
@@ -76,6 +77,24 @@ class Reading:
     def parallel(self, key: str) -> int:
         """Ranks that divide something; 1 where the script divides nothing."""
         return self.whole(key, 1) if self.found.value(key) or key in self.found.unknown else 1
+
+    def _named(self) -> str:
+        """The files that say how the model is shared, by their names, which often tell what they hold."""
+        return " ".join(self.text(name) or "" for name in ("accelerate_config_file", "deepspeed")).lower()
+
+    def backend(self) -> str:
+        """How processes share the model."""
+        known = self.found.value("trainer_backend")
+        if known is None and (match := re.search(r"zero_?[123]|deepspeed|fsdp", self._named())) is not None:
+            guess = "fsdp" if match[0] == "fsdp" else "deepspeed"
+            self._assumed("trainer_backend", 0, guess)
+            return guess
+        return str(known or "ddp")
+
+    def stage(self) -> int:
+        """DeepSpeed's ZeRO stage."""
+        match = re.search(r"(?:zero|stage)_?([123])", self._named())
+        return self.whole("zero_stage", int(match[1]) if match else 2, least=0)
 
     def checkpointing(self) -> bool:
         """Whether blocks keep their inputs alone."""
@@ -376,7 +395,7 @@ def _trl_trainer(reading: Reading, rows: int, is_sampling: bool) -> Trainer:
     """Weights in fp32 under autocast unless `--dtype` says otherwise; under DeepSpeed in bf16 with a master."""
     loaded = reading.text("dtype", "torch_dtype")
     dtype = _half(reading, "fp32") if loaded and loaded != "auto" else "bf16" if loaded else "fp32"
-    is_deepspeed = reading.found.value("trainer_backend") == "deepspeed"
+    is_deepspeed = reading.backend() == "deepspeed"
     lora = reading.lora("lora_target_modules", default=("q_proj", "v_proj"))
     quant = {"4bit": Quant("nf4", double=reading.flag("use_bnb_nested_quant")), "8bit": Quant("int8")}.get(
         str(reading.found.value("low_precision"))
@@ -416,8 +435,8 @@ def _optimizer(reading: Reading, dtype: Dtype, is_deepspeed: bool) -> Optimizer:
 def _shared_layout(reading: Reading) -> Layout:
     """DDP copies the model, FSDP and ZeRO 3 shard it, ZeRO 1 and 2 shard the optimizer's state."""
     nodes, devices = reading.whole("nodes", 1), reading.whole("gpus_per_node", 1)
-    ranks, backend = nodes * devices, reading.found.value("trainer_backend")
-    stage = reading.whole("zero_stage", 2, least=0) if backend == "deepspeed" else 0
+    ranks, backend = nodes * devices, reading.backend()
+    stage = reading.stage() if backend == "deepspeed" else 0
     tensor, context = reading.parallel("tp"), reading.parallel("cp")
     ranks = max(1, ranks // tensor)
     if backend in ("fsdp", "fsdp2") or stage == 3:

@@ -187,6 +187,8 @@ def _filled(
     model = checkpoint(into, options.get("model_name_or_path", "model_name"))
     flags = {key: tuple(word.text for word in given[-1].values) for key, given in options.line.flags.items()}
     flags |= {key: (str(value)[:200],) for key, value in options.table.items() if key not in flags}
+    if backend.configuration:
+        flags["accelerate_config_file"] = (backend.configuration,)
     return into.found(flags=flags, model=model, program=program)
 
 
@@ -217,20 +219,26 @@ def _kind(program: str, options: Options) -> str:
 
 @dataclass
 class Backend:
-    """How processes share the model, from accelerate's and DeepSpeed's files. `hidden` as in Options."""
+    """How processes share the model, from accelerate's and DeepSpeed's files.
+
+    `hidden` says why what accelerate's file would tell is not known, `inner` the same of DeepSpeed's own.
+    """
 
     table: Table = field(default_factory=dict)
     fsdp: Table = field(default_factory=dict)
     deepspeed: Table = field(default_factory=dict)
     name: str = ""
     hidden: str = ""
+    inner: str = ""
+    configuration: str = ""
     mixed: Got = field(default_factory=Got)
 
     def got(self, table: Table, key: str) -> Got:
         """A key of one of the tables."""
         if key in table:
             return Got(table[key], given=True, at=Origin(self.name, 1))
-        return Got(why=self.hidden) if self.hidden else Got()
+        why = self.hidden or (self.inner if table is self.deepspeed else "")
+        return Got(why=why) if why else Got()
 
 
 def _backend(into: Gather, options: Options, started: Processes, script: Path | None, root: Path | None) -> Backend:
@@ -261,6 +269,7 @@ def _accelerate(into: Gather, found: Backend, started: Processes, script: Path |
     if started.config is None:
         return
     word = started.config.values[0] if started.config.values else Word()
+    found.configuration = word.shown[-200:]
     if (word.text or "") in NAMED:
         found.table, found.name = NAMED[word.text or ""], f"trl/accelerate_configs/{word.text}.yaml"
         inner = found.table.get("deepspeed_config")
@@ -300,8 +309,8 @@ def _deepspeed(into: Gather, found: Backend, given: Got, script: Path | None, ro
                 raise RefusedError(why)
             own, found.name = documents.table(path), str(path)
     except RefusedError as error:
-        found.hidden = f"{str(given.raw)[-80:]} {error}"
-        into.unread.append(found.hidden)
+        found.inner = f"{str(given.raw)[-80:]} {error}"
+        into.unread.append(found.inner)
         found.deepspeed.setdefault("is_deepspeed", True)
         return
     zero = own.get("zero_optimization") if isinstance(own, dict) else None
@@ -315,6 +324,8 @@ def _deepspeed(into: Gather, found: Backend, given: Got, script: Path | None, ro
             found.deepspeed[f"offload_{part}_device"] = inner["device"]
 
 
+MOST_OF_A_NODE = 8
+"""Processes that are on one machine where nothing says how many machines there are."""
 KINDS: dict[str, str] = {"DEEPSPEED": "deepspeed", "FSDP": "fsdp", "MULTI_GPU": "ddp", "NO": "ddp"}
 
 
@@ -347,7 +358,9 @@ def _counts(into: Gather, found: Backend, started: Processes) -> None:
     machines = into.count("nodes")
     into.take("gpus_per_node", total, whole)
     every = into.settings.get("gpus_per_node")
-    if isinstance(every, int) and machines is None:
+    if isinstance(every, int) and machines is None and every <= MOST_OF_A_NODE and started.total.given:
+        into.notes.append(f"--num_processes {every} is taken to be on one machine")
+    elif isinstance(every, int) and machines is None:
         into.cannot("gpus_per_node", into.unknown.get("nodes", "the number of machines is not known"))
     elif isinstance(every, int) and machines and every >= machines:
         into.settings["gpus_per_node"] = every // machines

@@ -144,3 +144,19 @@ def test_the_run_of_qlora_with_paged_moments():
     assert (run.trainer.quant.kind, run.trainer.quant.double) == ("nf4", True)
     assert (run.trainer.optimizer.state_dtype, run.trainer.optimizer.paged) == ("int8", True)
     assert (run.engine, run.rollout.longest) == (None, 2048)
+
+
+def test_a_missing_file_is_guessed_by_its_name_and_the_guess_is_told():
+    said = found(f"accelerate launch --config_file recipes/zero3.yaml --num_processes 8 grpo.py {FLAGS} --bf16")
+    assert "zero_stage" in said.unknown
+    run = runs.workload(said, by_name("qwen3-0.6b"))
+    assert run.layout.shards == 8
+    assert any(text.startswith("zero_stage = 3 (assumed: recipes/zero3.yaml") for text in run.unknown)
+
+
+def test_a_missing_deepspeed_file_hides_only_what_it_holds():
+    said = found(f"torchrun --nproc_per_node 6 -m grpo --deepspeed ds_zero2.json {FLAGS} --use_vllm true")
+    assert (said.settings["trainer_backend"], said.settings["gpus_per_node"]) == ("deepspeed", 6)
+    assert said.settings["nodes"] is None
+    assert "ds_zero2.json" in said.unknown["zero_stage"]
+    assert runs.workload(said, by_name("qwen3-0.6b")).layout.zero == "gradients"
