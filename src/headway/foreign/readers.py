@@ -1,13 +1,14 @@
 """Which system a launch script starts, and its settings: `read_run` asks each reader in turn."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from headway.errors import InputError
 from headway.foreign import megatron_lm, miles, openrlhf, slime, trl, verl
 from headway.foreign.command import launches
 from headway.foreign.found import Found
-from headway.foreign.shell import Script, read_script
+from headway.foreign.shell import Command, Script, read_script
+from headway.foreign.shell.values import Origin, known
 
 Reader = Callable[[Script, Path | None], Found | None]
 """Settings of a script that starts the reader's system; None where it starts another. The folder is the one below
@@ -37,6 +38,18 @@ def read_run(path: Path, root: Path | None = None) -> Found:
             "it starts (headway plan -- python3 train.py ...), a log that prints its arguments, or a shell script"
         )
     return settings_of(read_script(path, root), root)
+
+
+def read_command(words: Sequence[str]) -> Found:
+    """The settings of a command as it is typed: `python3 train.py --rollout-batch-size 8 ...`.
+
+    >>> words = "python3 train.py --num-rollout 1 --rollout-batch-size 8 --colocate".split()
+    >>> read_command(words).settings["colocate"]
+    True
+    """
+    at = Origin("the command line", 1)
+    command = Command(tuple(known(word, at) for word in words), at)
+    return settings_of(Script("the command line", (command,), text=" ".join(words)))
 
 
 def settings_of(script: Script, root: Path | None = None) -> Found:

@@ -171,7 +171,7 @@ def shared(said: Answers, line: Line, launch: Launch) -> Answers:
     return {
         "engine": "sglang",
         "model_name": model_name(line),
-        "mode": "async" if "async" in launch.name else "sync",
+        "mode": "async" if "async" in launch.name or "fully-async" in line else "sync",
         "reference_loaded": reference,
         "critic_loaded": _critic(line) if estimator is not None or "use-critic" in line else False,
         "dtype": megatron.dtype(line),
@@ -266,6 +266,10 @@ def _notes(script: Script, found: Sequence[Launch], lines: Sequence[Line]) -> li
         if flag.name in NEEDS_VALUE and not flag.values
     )  # fmt: skip
     notes += [f"--{name} has no value" for name in empty]
+    notes += [
+        f"--{name} {line.flags[name][-1].text or ''} may set anything, and is not read".replace("  ", " ")
+        for name in ("custom-config-path", "args-file") for line in lines[:1] if name in line
+    ]  # fmt: skip
     notes += [f"words that are not known: {why}" for why in reasons(found[0].arguments)[:5]]
     return notes
 

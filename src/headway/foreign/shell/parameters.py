@@ -117,7 +117,7 @@ def expand(expander: "Expander", text: str, quoted: bool) -> Many | Word:
         return _absent(state, name, index)
     held = state.get(name)
     if rest.startswith(":") and index in ("@", "*") and isinstance(held, Array) and held.keys:
-        return Many((Gap("a part of an array with indices left out", name, "branch"),))
+        return _part(expander, found, rest[1:], held.keys)
     return _changed(expander, found, rest)
 
 
@@ -362,21 +362,22 @@ def _halves(operand: str) -> tuple[str, str, str]:
     return operand, "", ""
 
 
-def _part(expander: "Expander", found: Many | Word, text: str) -> Many | Word:
-    """`${A:offset:length}`."""
+def _part(expander: "Expander", found: Many | Word, text: str, keys: Sequence[int] = ()) -> Many | Word:
+    """`${A:offset:length}`; of an array with indices left out, the offset is an index."""
     first, colon, second = text.partition(":")
     offset, size = expander.arithmetic(first), expander.arithmetic(second) if colon else None
     if offset.text is None or (size is not None and size.text is None):
         return offset if offset.text is None else size or offset
     start = int(offset.text)
     stop = None if size is None or size.text is None else int(size.text)
-    if isinstance(found, Many):
-        if not all(isinstance(item, Word) for item in found.items):
-            return Many((Gap("; ".join(reasons(found.items)), "words", "branch"),))
-        return Many(found.items[_slice(len(found.items), start, stop)], found.star)
-    if found.text is None:
-        return found
-    return known(found.text[_slice(len(found.text), start, stop)], found.at)
+    if isinstance(found, Word):
+        return found if found.text is None else known(found.text[_slice(len(found.text), start, stop)], found.at)
+    if not all(isinstance(item, Word) for item in found.items):
+        return Many((Gap("; ".join(reasons(found.items)), "words", "branch"),))
+    if keys:
+        start += keys[-1] + 1 if start < 0 else 0
+        start = sum(key < start for key in keys)
+    return Many(found.items[_slice(len(found.items), start, stop)], found.star)
 
 
 def _slice(whole: int, start: int, size: int | None) -> slice:
