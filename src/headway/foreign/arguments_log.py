@@ -83,8 +83,10 @@ def read_log(text: str, name: str = "log") -> Found | None:
 def dumps(text: str) -> list[Dump]:
     """The blocks of arguments in a log, in their order; of each kind the first few."""
     found: list[Dump] = []
-    for pattern, reader in ((TABLE, _table), (RECORD, _record), (CONFIG, _config)):
+    for signs, pattern, reader in FORMS:
         place = 0
+        if not any(sign in text for sign in signs):
+            continue  # searching for a word is much faster than for a pattern
         for _ in range(MOST_BLOCKS):
             match = pattern.search(text, place)
             if match is None:
@@ -236,6 +238,15 @@ def _value(raw: str, longest: int = 4096) -> object:
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return raw
 
+
+FORMS: tuple[
+    tuple[tuple[str, ...], re.Pattern[str], Callable[[str, re.Match[str]], tuple[Dump | None, int]]], ...
+] = (
+    (("- arguments -",), TABLE, _table),
+    (tuple(f"{name}(" for name in NAMES.split("|")), RECORD, _record),
+    (("{'actor_rollout_ref':", "{'algorithm':"), CONFIG, _config),
+)
+"""Words without which a form is not there, its pattern, and what reads it from a match on."""
 
 # -- from blocks to settings --------------------------------------------------------------------------------
 

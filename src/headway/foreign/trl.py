@@ -45,8 +45,11 @@ PLAIN = frozenset({
     "model_name_or_path", "per_device_train_batch_size", "gradient_accumulation_steps", "use_peft", "dataset_name",
     "config", "max_seq_length", "max_length", "gradient_checkpointing",
 })  # fmt: skip
-OF_OTHERS = frozenset({"rlhf_type", "train_type", "external_plugins", "stage", "finetuning_type", "torchtune"})
-"""Flags of ms-swift and LLaMA-Factory, which run TRL's trainers with settings of their own."""
+OF_OTHERS = frozenset({
+    "rlhf_type", "train_type", "external_plugins", "stage", "finetuning_type", "deepspeed_stage", "vllm_num_engines",
+    "num_unique_prompts_rollout", "num_samples_per_prompt_rollout", "dataset_mixer_list",
+})  # fmt: skip
+"""Flags of ms-swift, LLaMA-Factory and open-instruct, whose trainers have settings of their own."""
 
 NAMED: dict[str, Table] = {
     "single_gpu": {"distributed_type": "NO", "num_machines": 1, "num_processes": 1},

@@ -92,6 +92,8 @@ MEGATRON: tuple[Row, ...] = (
     ("lora_rank", (f"{MODEL}.lora.rank", f"{MODEL}.lora_rank"), whole, 0),
     ("dtype", (f"{MCORE}.dtype",), dtype, "bf16"),
 )
+RANKS = MEGATRON[:6]
+"""The rows that divide the model."""
 SHARDED: tuple[Row, ...] = (
     ("cp", (f"{ACTOR}.ulysses_sequence_parallel_size", f"{FSDP}.ulysses_sequence_parallel_size"), whole, 1),
     ("param_offload", (f"{FSDP}.param_offload",), truth, False),
@@ -241,6 +243,11 @@ def _offload(into: Gather, made: Config, backend: str) -> None:
         into.take("optimizer_offload", hybrid, truth)
         return
     into.take("optimizer_offload", made.get(f"{MCORE}.optimizer_offload"), truth, False)
+    for key, part in (("param_offload", "param"), ("optimizer_offload", "optimizer")):
+        target = made.get(f"{MCORE}.offload.{part}.target")
+        if target.given and target.raw is not None:
+            into.unknown.pop(key, None)
+            into.take(key, replace(target, raw=str(target.raw).lower() in ("cpu", "disk")), truth)
 
 
 def _recompute(into: Gather, made: Config, backend: str) -> None:
@@ -390,7 +397,11 @@ def _sft(into: Gather, made: Config, launcher: tuple[object, ...]) -> None:
     from headway.foreign.launcher import processes
 
     _fill(into, made, SFT)
-    into.take("trainer_backend", made.get("model.strategy", "engine.strategy"), text, "fsdp")
+    strategy, engine = made.get("model.strategy", "engine.strategy"), made.group("engine")
+    into.take("trainer_backend", strategy if strategy.given or not engine.given else engine, text, "fsdp")
+    if into.value("trainer_backend") == "megatron":
+        for key, paths, kind, default in RANKS:
+            into.take(key, made.get(f"engine.{paths[0].removeprefix(MCORE + '.')}"), kind, default)
     into.take("recompute", made.get("model.enable_gradient_checkpointing"), _checkpointing, "gradient_checkpointing")
     started = processes(launcher)
     for key, got, path in (

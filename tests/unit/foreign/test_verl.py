@@ -23,7 +23,8 @@ def found(overrides: str, module: str = "verl.trainer.main_ppo") -> Found:
         ("8", 8), ("1e-6", 1e-6), ("-1", -1), ("true", True), ("Null", None), ("'8'", "8"), ("a,b", "a,b"),
         ("[a, 'b c', 3]", ["a", "b c", 3]), ("{a: 1, b: {c: x}}", {"a": 1, "b": {"c": "x"}}), ("[", "["),
         ("{a 1}", "{a 1}"), ("['${oc.env:A,b}']", ["${oc.env:A,b}"]), ("[1, [2, []]]", [1, [2, []]]),
-        ("_1_000", "_1_000"), ("[}", "[}"), ("{a:]", "{a:]"), ("1_000", 1000), ("/data/x=y.parquet", "/data/x=y.parquet"), ("", None),
+        ("_1_000", "_1_000"), ("[}", "[}"), ("{a:]", "{a:]"), ("1_000", 1000), ("", None),
+        ("/data/x=y.parquet", "/data/x=y.parquet"),
     ],
 )  # fmt: skip
 def test_values_of_overrides(text, value):
@@ -160,3 +161,21 @@ def test_the_run_of_the_megatron_trainer():
     assert (run.layout.tensor, run.layout.pipeline, run.layout.expert_parallel) == (2, 2, 8)
     assert run.layout.last_stage_layers == 20
     assert run.layout.sequence_parallel
+
+
+def test_offload_targets_stand_over_the_older_switches():
+    core = "actor_rollout_ref.actor.megatron"
+    said = found(f"{core}.param_offload=True {core}.offload.param.target=none {core}.offload.optimizer.target=disk")
+    assert (said.settings["param_offload"], said.settings["optimizer_offload"]) == (False, True)
+
+
+def test_supervised_fine_tuning_by_megatron():
+    read = verl.read(
+        read_text(
+            "torchrun --nproc_per_node=8 -m verl.trainer.sft_trainer engine=megatron engine.context_parallel_size=2 "
+            "engine.tensor_model_parallel_size=4 model.path=Qwen/Qwen3-8B data.max_length=4096"
+        )
+    )
+    assert read is not None
+    told = [read.settings[key] for key in ("trainer_backend", "tp", "cp", "pp", "max_total_len", "gpus_per_node")]
+    assert told == ["megatron", 4, 2, None, 4096, 8]
