@@ -6,8 +6,7 @@ from dataclasses import replace
 from headway.errors import InputError
 from headway.facts.shapes import ModelShape
 from headway.facts.workload import Workload
-from headway.foreign import presets, runs
-from headway.foreign import settings as settings_table
+from headway.foreign import presets
 from headway.foreign.found import Found, Setting
 from headway.foreign.shape_flags import shape_of
 
@@ -48,8 +47,8 @@ def workload(found: Found, shape: ModelShape | None = None, overrides: Sequence[
     `shape` where the caller knows the model; `overrides` are `key=value` of the Workload and win over the script.
     InputError where the model or the trainer is not known, or settings contradict each other.
     """
-    if found.system in runs.BUILDERS:
-        return settings_table.apply(runs.workload(found, shape if shape is not None else shape_of(found)), overrides)
+    if found.system not in ("slime", "miles"):
+        return _of_others(found, shape if shape is not None else shape_of(found), overrides)
     preset = trainer_of(found)
     model = shape if shape is not None else shape_of(found)
     given = {each.partition("=")[0].strip() for each in overrides}
@@ -59,6 +58,13 @@ def workload(found: Found, shape: ModelShape | None = None, overrides: Sequence[
     trainer = replace(run.trainer, system=system) if system and run.trainer.system == "slime" else run.trainer
     hidden = tuple(f"{', '.join(keys)}: {why}" for why, keys in _by_reason(found).items())
     return replace(run, trainer=trainer, unknown=(*run.unknown, *hidden, *found.unread, *found.notes))
+
+
+def _of_others(found: Found, shape: ModelShape, overrides: Sequence[str]) -> Workload:
+    from headway.foreign import runs
+    from headway.foreign.settings import apply
+
+    return apply(runs.workload(found, shape), overrides)
 
 
 def _by_reason(found: Found) -> dict[str, list[str]]:

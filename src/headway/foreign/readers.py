@@ -1,10 +1,10 @@
 """Which system a launch script starts, and its settings: `read_run` asks each reader in turn."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from headway.errors import InputError
-from headway.foreign import megatron_lm, miles, openrlhf, slime, trl, verl
+from headway.foreign import miles, slime
 from headway.foreign.command import launches
 from headway.foreign.found import Found
 from headway.foreign.shell import Command, Script, read_script
@@ -14,15 +14,24 @@ Reader = Callable[[Script, Path | None], Found | None]
 """Settings of a script that starts the reader's system; None where it starts another. The folder is the one below
 which files that the script names may be read."""
 
-READERS: tuple[Reader, ...] = (
-    verl.read,
-    lambda script, _: openrlhf.read(script),
-    lambda script, _: miles.read(script),
-    lambda script, _: slime.read(script),
-    lambda script, _: megatron_lm.read(script),
-    trl.read,
-)
-"""One reader a system; the first that knows a script reads it."""
+
+def readers() -> Iterator[Reader]:
+    """One reader a system; the first that knows a script reads it. Each is loaded only when those before it pass."""
+    yield lambda script, _: miles.read(script)
+    yield lambda script, _: slime.read(script)
+    from headway.foreign import verl
+
+    yield verl.read
+    from headway.foreign import openrlhf
+
+    yield lambda script, _: openrlhf.read(script)
+    from headway.foreign import megatron_lm
+
+    yield lambda script, _: megatron_lm.read(script)
+    from headway.foreign import trl
+
+    yield trl.read
+
 
 INSTEAD = (
     "name the model and its trainer instead, such as: headway plan qwen3-4B --trainer miles-fsdp --machine gb10 "
@@ -54,7 +63,7 @@ def read_command(words: Sequence[str]) -> Found:
 
 def settings_of(script: Script, root: Path | None = None) -> Found:
     """The settings of a script that was read. InputError where it starts no trainer that is known."""
-    for read in READERS:
+    for read in readers():
         found = read(script, root)
         if found is not None:
             return found

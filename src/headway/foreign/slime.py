@@ -105,12 +105,20 @@ def is_miles(script: Script, lines: Sequence[Line]) -> bool:
     """Whether a script is of Miles rather than of slime, from which it has most of its flags."""
     if any(name in line for name in ONLY_MILES for line in lines):
         return True
-    if any(line.last("train-backend") for line in lines) and "slime" not in script.text.lower():
+    if any(line.last("train-backend") for line in lines) and not _named(script, "slime"):
         return True
-    told = [len(re.findall(rf"(?<![a-z]){name}(?![a-z])", script.text.lower())) for name in ("miles", "slime")]
-    if told[0] != told[1]:
-        return told[0] > told[1]
-    return "miles" in script.path.lower() and "slime" not in script.path.lower().rpartition("miles")[2]
+    return _named(script, "miles") > _named(script, "slime")
+
+
+def _named(script: Script, name: str) -> int:
+    """How much a script names a system: its own modules and its place count for more than paths and projects do."""
+    text, path = script.text.lower(), script.path.lower()
+    apart = rf"(?<![a-z]){name}(?![a-z])"
+    return (
+        len(re.findall(apart, text))
+        + 2 * len(re.findall(apart + r"\.[a-z_]", text))
+        + 3 * len(re.findall(apart, path))
+    )
 
 
 def read(script: Script) -> Found | None:
