@@ -1,20 +1,24 @@
-"""Two public cases planned after the fact: pages of docs/cases, written from the product's own output.
+"""Three public cases planned after the fact: pages of docs/cases, written from the product's own output.
 
     python benchmarks/cases.py gb10-4b > docs/cases/gb10-4b.md
     python benchmarks/cases.py pick-a-size > docs/cases/pick-a-size.md
+    python benchmarks/cases.py step-75 > docs/cases/step-75.md
 
 Source of what was measured: the manual "Miles 101", part 2, sections 2.1 and 2.3, edition 2026.10: one GB10, Miles's
 FSDP trainer with a colocated SGLang engine, answers cut at 256 tokens, 4 steps, Ray's default threshold. The lengths
-of prompts, the numbers of prompts and answers, the cap and the reference are not in it and are assumed.
+of prompts, the numbers of prompts and answers, the cap and the reference are not in it and are assumed. The third
+case is github.com/THUDM/slime issue 1740, whose launch script is in tests/data/seeds.
 """
 
 import io
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 
+from headway.cli.inputs import Case, read_case
 from headway.facts import machines, shapes
 from headway.facts.machine import Machine
 from headway.facts.shapes import ModelShape
@@ -22,12 +26,14 @@ from headway.facts.workload import Workload
 from headway.foreign.presets import by_name, workload
 from headway.plan.ledger import Ledger, Line, Peak, Phase
 from headway.plan.plan import plan
-from headway.plan.planned import examine
+from headway.plan.planned import Planned, examine
 from headway.plan.size import OTHERS, OWN, largest, size, trainable
 from headway.plan.verdict import Kind, overall, verdict
+from headway.reports.launch import lint_report
 from headway.reports.plan import plan_report
 from headway.units import GIB
 
+ROOT = Path(__file__).parents[1]
 POOL = "node[0].unified"
 TRAINER = "miles-fsdp"
 SHORT = ("rollout.max_answer=256", "steps=4")
@@ -275,14 +281,80 @@ def _largest() -> Iterator[str]:
         )
 
 
+# -- the run that died at step 75 ---------------------------------------------------------------------------
+
+SCRIPT = Path("tests/data/seeds/slime-qwen3-30b-a3b-async-b200.sh")
+OPTIONS = ("--model", "qwen3-30B-A3B", "--machine", "b200x8", "--set", "host.bytes=1600e9", "--at-step", "75")
+
+
+def step_75_case() -> Case:
+    """The posted script on eight B200 with 1,600 GB of host memory."""
+    return read_case([str(ROOT / SCRIPT)], None, "b200x8", ["host.bytes=1600e9"], model="qwen3-30B-A3B")
+
+
+def step_75() -> Iterator[str]:
+    """The page on the 30B-A3B run, its first half: the plan."""
+    case = step_75_case()
+    planned = examine(case.workload, case.machine)
+    assert case.launch is not None
+    notes = case.launch.lint(case.workload, 75, planned.outcome.refusals)
+    yield "# Case: Qwen3-30B-A3B on eight B200, ended at step 75\n"
+    yield (
+        "A run of slime's `train_async.py` ended at step 75 with the sentence that it may have exceeded its pod's "
+        "memory limits (github.com/THUDM/slime issue 1740). This page plans the script as it was posted, by `python "
+        "benchmarks/cases.py step-75`. The host memory of 1600 GB, decimal, is from the report.\n"
+    )
+    yield "## The plan\n"
+    command = f"headway plan {SCRIPT} {' '.join(OPTIONS)}"
+    shown = Group(plan_report(planned, case.trainer), lint_report(notes))
+    yield from _console(command, shown)
+    yield "## What it says about the death\n"
+    yield from _about_75(planned)
+
+
+def _about_75(planned: Planned) -> Iterator[str]:
+    ledger, run = planned.ledger, planned.workload
+    pools = {each.pool: each for each in planned.outcome.pools}
+    trainer, host = pools["node[0].device[0]"], pools["node[0].host"]
+    state = sum(
+        line.bytes
+        for line in ledger.select(trainer.pool, Phase.STEP)
+        if line.item in ("weights", "gradient buffer", "optimizer state")
+    )
+    copies = [line for line in ledger.select(host.pool, Phase.TRAIN) if line.item.endswith(" weights")]
+    yield (
+        f"- Four devices train and four generate. A training device holds {gib(state)} of state (tensor parallel 4, "
+        f"expert parallel 4, one data parallel rank) and {gib(trainer.peak.bytes)} at its worst, in "
+        f"`{trainer.peak.phase}`; the device has {gib(trainer.margins[0].limit.bytes)}."
+    )
+    yield (
+        f"- The host holds {', '.join(f'{line.item} {gib(line.bytes)}' for line in copies)} for its four ranks, the "
+        f"reference although its coefficient is 0, and {gib(host.peak.bytes)} at its worst, in `{host.peak.phase}`, "
+        f"of {gib(host.margins[-1].limit.bytes)} ({host.margins[-1].limit.bytes / 1e9:,.0f} decimal GB)."
+    )
+    yield (
+        f"- Samples may have {run.rollout.max_answer:,} tokens of answer, plus prompt and tool turns that the script "
+        f"does not bound. The cap is {run.trainer.cap:,} tokens: the longest sample that surely fits alone has "
+        f"{planned.longest_sample:,}."
+    )
+    yield (
+        "- What the host gains from step to step is no setting and is not planned. A plan that fits at step 1 does "
+        "not rule out growth; two steps of a recording do."
+    )
+
+
 def _shown(command: str, planned: Workload) -> Iterator[str]:
-    """A command and what it prints."""
+    """A command and the plan that it prints."""
+    yield from _console(command, plan_report(examine(planned, gb10()), by_name(TRAINER).title))
+
+
+def _console(command: str, shown: RenderableType) -> Iterator[str]:
     console = Console(file=io.StringIO(), width=110, no_color=True, highlight=False, legacy_windows=False)
-    console.print(plan_report(examine(planned, gb10()), by_name(TRAINER).title))
+    console.print(shown)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     yield "```console"
     yield f"$ {command}"
-    yield "\n".join(line.rstrip() for line in text.splitlines())
+    yield "\n".join(line.rstrip() for line in text.replace(f"{ROOT}/", "").splitlines())
     yield "```\n"
 
 
@@ -290,7 +362,7 @@ def _flags(settings: tuple[str, ...]) -> str:
     return " ".join(f"--set {setting}" for setting in settings)
 
 
-PAGES = {"gb10-4b": gb10_4b, "pick-a-size": pick_a_size}
+PAGES = {"gb10-4b": gb10_4b, "pick-a-size": pick_a_size, "step-75": step_75}
 
 
 def page(name: str) -> str:

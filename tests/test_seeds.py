@@ -11,11 +11,13 @@ import pytest
 
 import cases
 from cases import KILL, POOL, SECOND_USED, deciding, gb10, kind, run
+from headway.cli.inputs import read_case
 from headway.facts.found import Device
 from headway.facts.shapes import by_name
 from headway.foreign.spelling import spell
 from headway.plan.ledger import Ledger, Phase
 from headway.plan.plan import plan
+from headway.plan.planned import Planned, examine
 from headway.plan.remedies import remedies
 from headway.plan.size import OWN, Rule, largest, size, trainable
 from headway.plan.verdict import verdict
@@ -174,6 +176,81 @@ def test_miles_fsdp_trainer_refuses_adapters() -> None:
 def test_nvidia_smi_reports_no_memory_there_and_none_is_assumed() -> None:
     """On a GB10, nvidia-smi reports no memory size; read the node's memory instead."""
     assert Device("uuid", "NVIDIA GB10", None, None, unified=True).total is None
+
+
+# -- scripts: seeds 000 and 001 again, and seed 002 --------------------------------------------------------
+
+
+def test_the_miles_script_gives_the_ledger_of_the_workload_entered_by_hand(ledger: Ledger) -> None:
+    script = cases.ROOT / "tests/data/seeds/miles-qwen3-4b-fsdp-gb10.sh"
+    read = read_case([str(script)], None, "gb10", [])
+    for phase in ledger.phases(POOL):
+        by_hand, from_script = ledger.peak_of(POOL, phase), plan(read.workload, read.machine).peak_of(POOL, phase)
+        assert from_script.bytes == pytest.approx(by_hand.bytes, rel=0.002), phase
+
+
+@pytest.fixture(scope="module")
+def step_75() -> tuple[Planned, str]:
+    """The posted script's plan, and what the lint says to it, as text."""
+    case = cases.step_75_case()
+    planned = examine(case.workload, case.machine)
+    assert case.launch is not None
+    notes = case.launch.lint(case.workload, 75, planned.outcome.refusals)
+    return planned, "\n".join(f"{note.text} {note.instead}" for note in notes)
+
+
+def test_what_the_posted_script_lacks_is_said(step_75: tuple[Planned, str]) -> None:
+    planned, lint = step_75
+    unknown = " ".join(planned.workload.unknown)
+    assert "qwen3-30B-A3B-thinking.sh" in unknown, "the model file"
+    assert "--prompt-data has no value" in unknown
+    assert "TIMESTAMP_SUFFIX" in lint, "the timestamp of --save"
+    assert "JSON" in lint
+    assert "comma" in lint
+
+
+def test_trainers_and_engines_are_apart(step_75: tuple[Planned, str]) -> None:
+    """4 GPUs train with TP4, EP4 and one data parallel rank; 4 generate."""
+    planned, _ = step_75
+    ledger, run = planned.ledger, planned.workload
+    assert {"node[0].device[0]", "node[0].device[4]"} <= set(ledger.pools())
+    assert (run.layout.tensor, run.layout.expert_parallel, run.layout.ranks) == (4, 4, 4)
+    roles = {pool: {line.role for line in ledger.lines if line.pool == pool} for pool in ledger.pools()}
+    assert "engine" not in roles["node[0].device[0]"]
+    assert "trainer" not in roles["node[0].device[4]"]
+    states = {"weights", "gradient buffer", "optimizer state"}
+    held = sum(x.bytes for x in ledger.select("node[0].device[0]", Phase.STEP) if x.item in states)
+    assert gib(held) == pytest.approx(18 * run.model.parameters() / 4 / GIB, rel=0.01)
+
+
+def test_the_reference_at_coefficient_0_and_the_host_copies(step_75: tuple[Planned, str]) -> None:
+    planned, lint = step_75
+    (host,) = (each for each in planned.outcome.pools if each.pool == "node[0].host")
+    copies = {x.item for x in planned.ledger.select(host.pool, Phase.TRAIN)}
+    assert {"reference weights", "actor weights"} <= copies
+    assert "--kl-loss-coef 0" in lint
+    assert host.margins[-1].limit.bytes == 1600 * 10**9
+    assert host.kind == "fits", "the plan does not explain the death: growth is not planned, and said so"
+    assert any("from step to step" in text for text in planned.workload.unknown)
+
+
+def test_long_samples_pass_the_cap(step_75: tuple[Planned, str]) -> None:
+    """A cap of 20,480 against samples of 32,768 and more."""
+    planned, lint = step_75
+    assert planned.workload.trainer.cap == 20_480
+    assert planned.workload.rollout.max_answer == 32_768
+    assert "--max-tokens-per-gpu 20,480" in lint
+    assert planned.longest_sample > 32_768
+
+
+def test_what_was_due_at_step_75(step_75: tuple[Planned, str]) -> None:
+    """Evaluation at every 5th step; the last save was due at 50; a rerun of the posted script starts at 0."""
+    _, lint = step_75
+    assert "evaluation (every 5) was due" in lint
+    assert "the last at 50" in lint
+    assert "a rerun begins at step 0" in lint
+    assert "ray stop --force" in lint
+    assert "pkill -9 ray" in lint
 
 
 # -- the pages, and units -------------------------------------------------------------------------------
