@@ -33,6 +33,7 @@ def write_patch(case: Case, planned: Planned, out: Path, model: str | None, keys
         raise InputError(f"--patch {out}: is there already; name a file that is not")
     if not out.parent.is_dir():
         raise InputError(f"--patch {out}: there is no folder {out.parent}")
+    line_end = _line_end(launch, out)
     if planned.outcome.kind == "fits":
         return f"{out} is not written: the run fits as it is"
     reasons: list[str] = []
@@ -46,12 +47,25 @@ def write_patch(case: Case, planned: Planned, out: Path, model: str | None, keys
         if RANK[kind] > RANK[remedy.kind]:
             reasons.append(f"{remedy.text}: the copy was planned again, and {kind}")
             continue
-        _write(made.text, launch.path, out)
+        _write(made.text.replace("\n", line_end), launch.path, out)
         said = "; ".join(made.notes)
         return f"{made.diff}\n{out}: {remedy.text}, so that it {_so(kind)} ({said}; planned again from the copy)"
     if reasons:
         raise InputError(f"--patch {out}: no change can be written into the script", *dict.fromkeys(reasons))
     return f"{out} is not written: no change of flags that this trainer accepts makes the run fit"
+
+
+def _line_end(launch: Launch, out: Path) -> str:
+    """What ends the script's lines. InputError for a file that is not the text which was read, byte for byte."""
+    assert launch.path is not None
+    data, text = launch.path.read_bytes(), launch.script.text
+    for end in ("\n", "\r\n"):
+        if data == text.replace("\n", end).encode(errors="replace"):
+            return end
+    raise InputError(
+        f"--patch {out}: {launch.path} is not all UTF-8 text with one kind of line end, so that a copy would differ "
+        "in more than the change"
+    )
 
 
 def _so(kind: Kind) -> str:

@@ -176,6 +176,23 @@ class TestPatch:
         assert "the run fits as it is" in done.stderr
         assert not out.exists()
 
+    def test_line_ends_stay(self, script: Path, tmp_path: Path) -> None:
+        script.chmod(0o700)
+        script.write_bytes(script.read_bytes().replace(b" \\\n  ", b"").replace(b"\n", b"\r\n"))
+        out = tmp_path / "out.sh"
+        assert call(str(script), "--machine", "gb10", "--patch", str(out)).exit_code == 3
+        assert out.read_bytes().count(b"\r\n") == out.read_bytes().count(b"\n") == 3
+
+    def test_bytes_that_are_no_text_are_left_alone(self, script: Path, tmp_path: Path) -> None:
+        script.chmod(0o700)
+        script.write_bytes(script.read_bytes() + b"# \xff\n")
+        with pytest.raises(InputError, match="not all UTF-8"):
+            CliRunner().invoke(
+                app,
+                ["plan", str(script), "--machine", "gb10", "--patch", str(tmp_path / "out.sh")],
+                catch_exceptions=False,
+            )
+
     def test_a_command_is_no_file(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="only a script can be copied"):
             CliRunner().invoke(

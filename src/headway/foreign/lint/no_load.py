@@ -21,8 +21,9 @@ def find(subject: Subject) -> Iterator[Sighting]:
     loads = subject.last(names[0], "ckpt.load_enable") if subject.system == "openrlhf" else subject.last(names[0])
     if loads is None:
         start = "from --ref-load" if subject.system in SLIME else "from the model it is given"
-        text = f"--{saves.name} without --{names[0]}: a rerun begins at step 0, {start}"
-        yield Sighting(text, saves.at, instead=_instead(subject, names[0], saves.text))
+        reads = "ckpt.load_enable" if saves.name.startswith("ckpt.") else names[0]
+        text = f"--{saves.name} without --{reads}: a rerun begins at step 0, {start}"
+        yield Sighting(text, saves.at, instead=_instead(subject, reads, saves.text))
     elif subject.system != "openrlhf" and loads.text and saves.text and _path(loads.text) != _path(saves.text):
         text = f"--load {loads.text} is not what --save {saves.text} writes: a rerun begins from --load again"
         yield Sighting(text, loads.written, "note", instead=_instead(subject, "load", saves.text))
@@ -34,7 +35,7 @@ def _path(text: str) -> str:
 
 def _instead(subject: Subject, flag: str, path: str | None) -> str:
     if subject.system == "openrlhf":
-        return "add --load_checkpoint"
+        return f"add --{flag}"
     first = f", and in the first run, where nothing is there yet, {subject.system} starts from --ref-load"
     return f"add --{flag} {path or 'the path of --save'}" + (first if subject.system in SLIME else "")
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from headway.foreign.lint.rule import Given, Rule, Sighting, Subject
-from headway.foreign.shell.values import Hole
 
 FLAGS = (
     "save", "trainer.default_local_dir", "output_dir", "output-dir", "ckpt_path", "save_path", "ckpt.output_dir",
@@ -34,7 +33,8 @@ def _parts(given: Given) -> Iterator[Sighting]:
         yield Sighting(
             f"{dashes}{given.name} {shown} has {what} in it: every run has a folder of its own", given.written
         )
-    unset = [hole for hole in holes if _unset(hole) and hole not in changing]
+    unset = [hole for hole in holes if hole.kind in ("unset", "unread") and not hole.name.isdigit()]
+    unset = [hole for hole in unset if hole not in changing]
     if unset:
         names = ", ".join(dict.fromkeys(f"${hole.name}" for hole in unset))
         empty = "".join(part for value in given.values for part in value.parts if isinstance(part, str))
@@ -46,10 +46,6 @@ def _parts(given: Given) -> Iterator[Sighting]:
             "all runs without it write into one folder",
             instead=f"set {names} in the script, to the same value for a rerun",
         )  # fmt: skip
-
-
-def _unset(hole: Hole) -> bool:
-    return hole.kind in ("unset", "unread")
 
 
 RULE = Rule(

@@ -27,7 +27,8 @@ def find(subject: Subject) -> Iterator[Sighting]:
         used = f"${{{name}[@]}}" if is_array else f"${name}"
         unread = f", and may be set in a file that was not read ({'; '.join(subject.script.unread[:1])})"
         at = at if is_array else subject.source(name, at)
-        text = f"{used} is set nowhere in the script{unread if kind == 'unread' else ''}"
+        unread = unread if kind == "unread" else ""
+        text = f"{used} is {'an argument of' if name.isdigit() else 'set nowhere in'} the script{unread}"
         outside = kind == "unread" or FROM_A_CLUSTER.search(name) is not None
         if strict and not outside:
             yield Sighting(f"{text}, and `set -u` ends the script there", at, "error")
