@@ -6,8 +6,7 @@ from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
 
-from headway.foreign.command import Flag, Launch, Line
-from headway.foreign.command import launches as programs
+from headway.foreign.command import Flag, Launch, Line, launches
 from headway.foreign.found import KEYS, SHAPE_KEYS, Found, Setting
 from headway.foreign.shell import Command, Script, files
 from headway.foreign.shell.values import Gap, Origin, Word, worlds
@@ -350,13 +349,32 @@ def tree(script: Script, root: Path | None = None) -> tuple[Path | None, Path | 
     return whole_path, root.resolve() if root is not None else files.root_of(whole_path)
 
 
+MODULE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
+
+
+def programs(command: Command) -> Iterator[Launch]:
+    """The Python program that a command starts, also where the interpreter is a variable that nothing sets."""
+    found = list(launches(command))
+    if not found:
+        for place, item in enumerate(command.argv[1:-1], 1):
+            after, before = command.argv[place + 1], command.argv[place - 1]
+            if not isinstance(item, Word) or item.text not in ("-m", "-um") or not isinstance(after, Word):
+                continue
+            started = isinstance(before, Word) and (before.holes or "python" in (before.text or ""))
+            if started and MODULE.fullmatch(after.text or ""):
+                rest = command.argv[place + 2 :]
+                found = [Launch(after.text or "", rest, command.argv[:place], dict(command.environment), command)]
+                break
+    yield from found
+
+
 def trainers(
-    script: Script, claims: Callable[[Launch], bool], launches: Callable[[Command], Iterator[Launch]] = programs
+    script: Script, claims: Callable[[Launch], bool], starts: Callable[[Command], Iterator[Launch]] = programs
 ) -> list[Launch]:
     """A system's training commands of a script: those up to the first that hangs on nothing."""
     found: list[Launch] = []
     for command in script.commands:
-        for launch in launches(command):
+        for launch in starts(command):
             inner = unwrapped(launch)
             if claims(inner):
                 found.append(inner)
@@ -381,10 +399,10 @@ def unwrapped(launch: Launch) -> Launch:
 
 def describe(
     script: Script, claims: Callable[[Launch], bool], world: World,
-    launches: Callable[[Command], Iterator[Launch]] = programs,
+    starts: Callable[[Command], Iterator[Launch]] = programs,
 ) -> Found | None:  # fmt: skip
     """What a system's training commands say alike, in every way that the script may go; None where it has none."""
-    found = trainers(script, claims, launches)
+    found = trainers(script, claims, starts)
     if not found:
         return None
     read: list[Found] = []

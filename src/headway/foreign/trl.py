@@ -10,7 +10,6 @@ from pathlib import Path
 
 from headway.foreign import documents
 from headway.foreign.command import Flag, Launch, Line, split
-from headway.foreign.command import launches as programs
 from headway.foreign.documents import RefusedError, Table
 from headway.foreign.found import Found, Setting
 from headway.foreign.gather import (
@@ -23,6 +22,7 @@ from headway.foreign.gather import (
     hides,
     named,
     number,
+    programs,
     text,
     tree,
     truth,

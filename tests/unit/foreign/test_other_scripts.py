@@ -88,3 +88,27 @@ def test_scripts_changed_at_random_are_read_or_refused(path, seed):
         with suppress(InputError):
             runs.workload(found, by_name("qwen3-4b"))
     assert time.perf_counter() - start < 3
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "$VENV_PYTHON -m {}",
+        "python3 -um {}",
+        "uv run --no-sync python -m {}",
+        "nohup python -m {} > x.log 2>&1 &",
+        "docker exec c bash -lc 'python3 -m {}'",
+        "ray job submit -- 'python3 -m {}'",
+        'CMD=(python3 -m {}); "${{CMD[@]}}"',
+        'C="python3 -m {}"; eval $C',
+        "bash <<'X'\npython3 -m {}\nX",
+        "env A=1 timeout 3h python3 -m {} | tee x",
+        "srun -N 2 apptainer exec x.sif python3 /opt/{}",
+    ],
+)
+def test_whatever_starts_the_program(command):
+    program = "verl/trainer/main_ppo.py" if "/opt/" in command else "verl.trainer.main_ppo"
+    overrides = "trainer.nnodes=2 actor_rollout_ref.rollout.n=4 data.train_batch_size=64"
+    found = read(read_text(command.format(f"{program} {overrides}")))
+    assert found is not None
+    assert [found.settings[key] for key in ("nodes", "samples_per_prompt", "rollout_batch")] == [2, 4, 64]
