@@ -226,8 +226,20 @@ def launches(command: Command) -> Iterator[Launch]:
             yield Launch(word, items[place + 1 :], items[: place - 1], environment, command)
             return
         if PROGRAM.fullmatch(word) and (not place or _starter(items[:place])):
-            yield Launch(word, items[place + 1 :], items[:place], environment, command)
+            last = _innermost(items, place)
+            yield Launch(_plain(items[last]) or word, items[last + 1 :], items[:last], environment, command)
             return
+
+
+def _innermost(items: Sequence[Item], place: int) -> int:
+    """The place of the program that a program starts: `python hooks.py train.py`, `python hooks.py python train.py`."""
+    while place + 1 < len(items):
+        after = 2 if _starts(_plain(items[place + 1])) else 1
+        word = _plain(items[place + after]) if place + after < len(items) else None
+        if word is None or not PROGRAM.fullmatch(word):
+            break
+        place += after
+    return place
 
 
 def _plain(item: Item) -> str | None:

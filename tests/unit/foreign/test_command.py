@@ -75,6 +75,8 @@ def started(text):
         ("${PYTHON:-python3} train.py", "train.py"),
         ("sudo -E python train.py", "train.py"),
         ("uv run train.py --x", "train.py"),
+        ("python /x/hooks.py train_async.py --x", "train_async.py"),
+        ("exec bash run.sh python hooks.py python train.py --x", "train.py"),
         ("CUDA_VISIBLE_DEVICES=0 python train.py | tee log", "train.py"),
         ("if ! python train.py; then echo failed; fi", "train.py"),
         ("for seed in 1; do python train.py; done", "train.py"),
