@@ -103,7 +103,7 @@ def test_no_remedy_overfills_another_pool(workload: Workload, device: float, hos
 
 def heavy() -> Workload:
     """A run with a cheap way out: nothing is recomputed, and its cap is four of its longest samples."""
-    run = example(max_prompt=512, max_answer=512, samples=8)
+    run = example(max_prompt=512, max_answer=512, samples=8, kv_budget=1 << 26)
     return replace(run, trainer=replace(run.trainer, checkpointing=False, cap=4096))
 
 
