@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from textwrap import fill
 
 from headway.foreign.lint.rule import Rule
 from headway.foreign.lint.table import RULES
@@ -30,11 +31,15 @@ def render() -> str:
 
 
 def _page(rule: Rule) -> Iterator[str]:
-    yield from (f"## {rule.name}", "", f"**Sees** ({rule.severity}): {rule.sees}", "")
-    yield from (f"**Why**: {rule.why}.", "")
+    yield from (f"## {rule.name}", "", _fold(f"**Sees** ({rule.severity}): {rule.sees}"), "")
+    yield from (_fold(f"**Why**: {rule.why}."), "")
     yield from ("```bash", rule.example, "```", "")
-    yield from (f"**Instead**: {rule.instead}.", "")
-    yield from (f"**Looks alike but is not**: {rule.not_this}", "", "```bash", rule.near_miss, "```", "")
+    yield from (_fold(f"**Instead**: {rule.instead}."), "")
+    yield from (_fold(f"**Looks alike but is not**: {rule.not_this}"), "", "```bash", rule.near_miss, "```", "")
+
+
+def _fold(text: str) -> str:
+    return fill(text, 120, break_long_words=False, break_on_hyphens=False)
 
 
 def main() -> None:

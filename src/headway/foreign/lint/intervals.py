@@ -4,10 +4,14 @@ from collections.abc import Iterator
 
 from headway.foreign.lint.rule import SLIME, Rule, Sighting, Subject
 
+_ROLLOUTS = (
+    "rollouts are numbered from 0, and both are done after a rollout whose number + 1 is a multiple, the save before "
+    "the evaluation"
+)
 COUNTS = {
-    "slime": "rollouts are numbered from 0, and this is done after every rollout whose number + 1 is a multiple",
-    "miles": "rollouts are numbered from 0, and this is done after every rollout whose number + 1 is a multiple",
-    "verl": "steps are counted from 1; validation comes before the save of the same step",
+    "slime": _ROLLOUTS,
+    "miles": _ROLLOUTS,
+    "verl": "steps are counted from 1; newer versions save before they validate in the same step, older ones after",
     "trl": "optimizer steps are counted from 1; evaluation comes before the save of the same step",
     "openrlhf": "steps are counted from 1; evaluation comes before the save of the same step",
     "megatron": "iterations are counted from 1; evaluation comes before the save of the same iteration",
