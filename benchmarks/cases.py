@@ -7,7 +7,7 @@
 Source of what was measured: the manual "Miles 101", part 2, sections 2.1 and 2.3, edition 2026.10: one GB10, Miles's
 FSDP trainer with a colocated SGLang engine, answers cut at 256 tokens, 4 steps, Ray's default threshold. The lengths
 of prompts, the numbers of prompts and answers, the cap and the reference are not in it and are assumed. The third
-case is github.com/THUDM/slime issue 1740, whose launch script is in tests/data/seeds.
+case is github.com/THUDM/slime issue 1740, whose launch script is in tests/data/scripts.
 """
 
 import io
@@ -283,7 +283,7 @@ def _largest() -> Iterator[str]:
 
 # -- the run that died at step 75 ---------------------------------------------------------------------------
 
-SCRIPT = Path("tests/data/seeds/slime-qwen3-30b-a3b-async-b200.sh")
+SCRIPT = Path("tests/data/scripts/slime-step-75.sh")
 OPTIONS = ("--model", "qwen3-30B-A3B", "--machine", "b200x8", "--set", "host.bytes=1600e9", "--at-step", "75")
 
 
