@@ -12,7 +12,7 @@ from headway.foreign.command import Launch, Line, launches
 from headway.foreign.found import KEYS, Found, Setting
 from headway.foreign.rules import Answer, Answers, Rule, Unclear, answers, defaults, merged, places
 from headway.foreign.shell import Script
-from headway.foreign.shell.values import Word, reasons
+from headway.foreign.shell.values import Word
 
 MIB = 1 << 20
 
@@ -278,10 +278,18 @@ def _notes(script: Script, found: Sequence[Launch], lines: Sequence[Line]) -> li
         f"--{name} {line.flags[name][-1].text or ''} may set anything, and is not read".replace("  ", " ")
         for name in ("custom-config-path", "args-file") for line in lines[:1] if name in line
     ]  # fmt: skip
-    notes += [f"words that are not known: {why}" for why in reasons(found[0].arguments)[:5]]
+    every = [flag for line in lines for flags in line.flags.values() for flag in flags[-1:]]
+    notes += dict.fromkeys(
+        f"--{flag.name} {' '.join(word.shown for word in flag.values)[:120]}: {flag.why}"
+        for flag in every if flag.why and not SECRET.search(flag.name)
+    )  # fmt: skip
+    notes += dict.fromkeys(f"words that are not known: {gap.why}" for line in lines for gap in line.gaps)
+    notes += [f"words that may be there or not: {why}" for why in found[0].doubts]
     return notes
 
 
+SECRET = re.compile(r"wandb|key$|token$")
+"""Flags of which nothing is said: no run hangs on them."""
 NEEDS_VALUE = frozenset(
     {"prompt-data", "eval-prompt-data", "hf-checkpoint", "ref-load", "load", "save", "num-rollout"}
 )
