@@ -1,15 +1,18 @@
 """Reading a script runs nothing, reads nothing but what it sources in its own tree, and comes to an end."""
 
+import ast
 import os
 import subprocess
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.errors import InputError
+from headway.foreign import shell
 from headway.foreign.readers import read_run, settings_of
 from headway.foreign.shell import read_script, read_text
 
@@ -181,3 +184,23 @@ def test_any_text_is_read_without_failing(text):
     with suppress(InputError):
         settings_of(read_text(text))
     assert time.perf_counter() - start < 3
+
+
+def test_the_package_has_nothing_that_could_run_or_ask_anything():
+    package = Path(shell.__file__).parent
+    names = set()
+    for path in package.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                names.add((node.module or "").split(".")[0])
+            elif isinstance(node, ast.Attribute) and ast.unparse(node).startswith("os."):
+                names.add(ast.unparse(node))
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("eval", "exec", "open", "compile"):
+                names.add(ast.unparse(node.func))
+    allowed = {
+        "re", "os", "os.path", "os.path.normpath", "posixpath", "time", "math", "itertools", "functools", "bisect",
+        "dataclasses", "collections", "typing", "pathlib", "headway", "tree_sitter", "tree_sitter_bash",
+    }  # fmt: skip
+    assert names <= allowed

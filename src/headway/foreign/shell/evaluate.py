@@ -119,12 +119,26 @@ class Evaluator:
                 pending[-1].append(state)
         state = merged([state for state, _ in normal], maybe.why)
         if lean is not None and maybe.name and ends[lean] in normal:
-            value = ends[lean][0].variables.get(maybe.name)
-            if value is not None and value != before.variables.get(maybe.name):
-                state.variables[maybe.name] = value
+            self._lean(state, before, ends[lean][0], [other for other, _ in normal], maybe)
         self.expander.state = state
         same = {repr(outcome.status) for _, outcome in normal}
         return Outcome("", normal[0][1].status if len(same) == 1 else maybe)
+
+    def _lean(self, state: State, before: State, unset: State, ends: Sequence[State], maybe: Maybe) -> None:
+        """Variables that only whoever sets the condition's variable would make another: what the branch sets that
+        variable to where it is unset, and what the other branch takes from it."""
+        for name, value in unset.variables.items():
+            if name == maybe.name:
+                if value != before.variables.get(name):
+                    state.variables[name] = value
+                continue
+            others = [end.variables.get(name) for end in ends if end is not unset]
+            if (
+                isinstance(value, Word)
+                and value.text is not None
+                and all(_from(other, maybe.name) for other in others)
+            ):
+                state.variables[name] = value
 
     def choose(self, status: Status, yes: Callable[[], Outcome], no: Callable[[], Outcome]) -> Outcome:
         """The branch that a condition decides for, or both."""
@@ -362,3 +376,8 @@ class Evaluator:
         self.state.sources = self.state.sources[:-1]
         self.state.arguments = before
         return outcome if outcome.signal == "exit" else Outcome("", outcome.status)
+
+
+def _from(value: object, name: str) -> bool:
+    """Whether a value is a variable that nothing sets, with text around it at most."""
+    return isinstance(value, Word) and bool(value.holes) and all(hole.name == name for hole in value.holes)
