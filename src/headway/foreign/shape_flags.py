@@ -43,7 +43,7 @@ def shape_of(found: Found) -> ModelShape:
 def by_checkpoint(found: Found) -> ModelShape | None:
     """The table's shape for the name of the run's checkpoint, without what names of variants have at their end."""
     for name in (found.settings.get("model_name"), found.model):
-        text = str(name or "").rstrip("/").rpartition("/")[2]
+        text = str(name or "").rstrip("/").rpartition("/")[2].replace("___", ".")  # as ModelScope writes a dot
         while text and "$" not in text:
             shape = shapes.by_name(text)
             if shape is not None:
@@ -59,8 +59,12 @@ def from_flags(found: Found, named: ModelShape | None = None) -> ModelShape:
     """The shape that model arguments describe. A model of the table with the same sizes is taken as it is there, for
     what the arguments do not tell; one with another number of layers is cut to it.
 
-    InputError where a size is missing.
+    InputError where a size is missing or below 1.
     """
+    wrong = [f"{key} = {size}" for key in SHAPE_KEYS if isinstance(size := found.settings.get(key), int) and size < 1]
+    wrong = [each for each in wrong if not each.startswith(("num_experts", "moe_"))]
+    if wrong:
+        raise InputError(f"{', '.join(wrong)} in the model arguments: must be at least 1; or pass --model NAME")
     if named is not None and _alike(found, named):
         layers = found.settings["num_layers"]
         return named if named.layers == layers or not isinstance(layers, int) else _cut(named, layers)

@@ -297,25 +297,35 @@ class _Search:
     def _lower(self, tried: _Tried, than: _Tried) -> bool:
         if tried.over != than.over:
             return tried.over < than.over
-        return tried.tops.get(self.pool, (0, 0)) < than.tops[self.pool]
+        return tried.tops[self._pool_in(tried)] < than.tops[self._pool_in(than)]
+
+    def _pool_in(self, tried: _Tried) -> str:
+        """The pool that fits worst, in a changed run: where an engine's devices come after the trainer's, more of
+        those move it, and the fullest pool of its kind stands for it."""
+        if self.pool in tried.tops:
+            return self.pool
+        kind = self.pool.rpartition(".")[2].partition("[")[0]
+        same = [pool for pool in tried.tops if pool.rpartition(".")[2].partition("[")[0] == kind]
+        return max(same or tried.tops, key=lambda pool: tried.tops[pool][1])
 
     def _raises(self, tried: _Tried) -> bool:
         """Whether the pool that fits worst holds more than before, by what is expected or by its bound."""
-        after, before = tried.tops.get(self.pool, (0, 0)), self.first.tops[self.pool]
+        after, before = tried.tops[self._pool_in(tried)], self.first.tops[self.pool]
         return after[0] > before[0] or after[1] > before[1]
 
     def _remedy(self, tried: _Tried) -> Remedy:
         ledger, phase = tried.ledger, self.worst.phase
-        expected, upper = tried.tops[self.pool]
+        pool = self._pool_in(tried)
+        expected, upper = tried.tops[pool]
         before = self.first.tops[self.pool]
         kinds: tuple[Kind, ...] = ("fits", "tight", "does not fit")
         kind = kinds[tried.rank] if tried.ranks else "cannot tell"
         changes = tuple(self._change(move, tried.workload) for move, _ in tried.made)
-        gone = Peak(self.pool, phase, self.worst.step, 0, 0)
-        after = ledger.peak_of(self.pool, phase) if phase in ledger.phases(self.pool) else gone
+        gone = Peak(pool, phase, self.worst.step, 0, 0)
+        after = ledger.peak_of(pool, phase) if phase in ledger.phases(pool) else gone
         return Remedy(
             tuple(sorted(changes, key=lambda change: change.cost)), self.pool, before[0], before[1], expected, upper,
-            ledger.worst(self.pool, self._lowest(self.pool)).phase, kind, tried.workload, self.worst, after,
+            ledger.worst(pool, self._lowest(pool)).phase, kind, tried.workload, self.worst, after,
         )  # fmt: skip
 
     def _change(self, move: Move, after: Workload) -> Change:

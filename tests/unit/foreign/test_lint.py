@@ -315,6 +315,10 @@ class TestBatches:
         found = [note.text for note in notes(RUN + flags) if note.rule == "batch-arithmetic"]
         assert any(said in text for text in found)
 
+    def test_dynamic_batches_are_dealt(self):
+        text = f"{RUN} --actor-num-gpus-per-node 6 --global-batch-size 64 --use-dynamic-batch-size"
+        assert one(text, "batch-arithmetic").severity == "warning"
+
     def test_unknown_values_are_not_judged(self):
         assert "batch-arithmetic" not in names(f"{RUN} --global-batch-size $(nproc) --tensor-model-parallel-size $TP")
 

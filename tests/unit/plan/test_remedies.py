@@ -251,3 +251,13 @@ def test_the_runspec_keys_of_a_change_are_keys(tmp_path) -> None:
             section, name = key.split(".")
             spec = load(file, [f"{key}={written}"])
             assert getattr(getattr(spec, section), name) == value
+
+
+def test_more_trainer_devices_move_an_engine_s_and_do_not_help_it() -> None:
+    overrides = ("engine.colocated=false", "engine.devices=4", "engine.tensor_parallel=4", "layout.devices=4",
+                 "layout.tensor=4", "engine.memory_fraction=1.0", "rollout.max_answer=512", "trainer.cap=1024")  # fmt: skip
+    run = presets.workload(by_name("qwen3-4b"), "slime", overrides)
+    node = machines.with_host(machines.by_name("8xh100-80"), 10**12)
+    advice = remedies(run, node)
+    assert "--sglang-mem-fraction-static 1.0 -> 0.5" in [remedy.text for remedy in advice.remedies]
+    assert not [remedy.text for remedy in advice.remedies if remedy.text == "--actor-num-gpus-per-node 8"]

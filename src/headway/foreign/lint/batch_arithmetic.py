@@ -5,6 +5,9 @@ from collections.abc import Iterator
 from headway.foreign.lint.rule import SLIME, Rule, Sighting, Subject
 
 ENDS = "it asserts this at its start, and ends"
+UNEVEN = (
+    "Megatron's count of micro-batches asserts it; versions that balance by tokens deal the samples unevenly instead"
+)
 
 
 def find(subject: Subject) -> Iterator[Sighting]:
@@ -101,8 +104,9 @@ def _micro_batches(subject: Subject) -> Iterator[Sighting]:
     times = f" x --micro-batch-size {rows}" if rows > 1 else ""
     yield Sighting(
         f"--global-batch-size {batch} is no multiple of {copies} data parallel ranks{times}",
-        subject.place("global_batch", "num_steps_per_rollout", "rollout_batch"), why=ENDS,
-        instead=f"set a multiple of {copies * rows}",
+        subject.place("global_batch", "num_steps_per_rollout", "rollout_batch"),
+        "warning" if subject.found.value("dynamic_batch") is True else None, UNEVEN,
+        f"set a multiple of {copies * rows}",
     )  # fmt: skip
 
 
