@@ -26,6 +26,7 @@ def found(text):
         ("/root/Qwen3-4B", "qwen3-4B"),
         ("$HOME/models/Qwen3-30B-A3B-Thinking-2507/", "qwen3-30B-A3B"),
         ("Qwen/Qwen3-8B-FP8", "qwen3-8B"),
+        ("/root/.cache/modelscope/hub/models/Qwen/Qwen3-0___6B", "qwen3-0.6B"),
         ("/hub/models--Qwen--Qwen3-0.6B/snapshots/c1899de289a04d12100db370d81485cdf75e47ca", "qwen3-0.6B"),
     ],
 )
