@@ -99,6 +99,8 @@ def split(items: Iterable[Word | Gap], switches: frozenset[str] = frozenset(), *
             name, value = flag
             values, at = ([value] if value is not None else []), item.at
             open_ = value is None and name not in switches
+        elif open_ and values and _asked(item):
+            gaps.append(Gap(item.why, item.holes[0].name, item.holes[0].kind))
         elif open_:
             values.append(item)
         else:
@@ -124,6 +126,12 @@ def _flag(item: Word, single: bool) -> tuple[str, Word | None] | None:
         if (not rest)
         else None
     )
+
+
+def _asked(item: Word) -> bool:
+    """Whether a word is what a program prints, as in `$(python args.py)`: behind a value it may be further flags."""
+    hole = item.parts[0] if len(item.parts) == 1 else None
+    return isinstance(hole, Hole) and hole.kind == "machine" and hole.name in PRINTERS
 
 
 def _beside(item: Word, words: list[Word], gaps: list[Gap], loose: list[Word]) -> None:
@@ -183,6 +191,8 @@ class Launch:
         return reasons(choices)
 
 
+PRINTERS = frozenset({"python", "python3", "cat", "jq", "yq", "envsubst", "sed", "grep", "awk", "xargs"})
+"""Programs that launch scripts ask for arguments."""
 PYTHON = re.compile(r"(python|pypy)[\d.]*|accelerate|deepspeed|torchrun|uv|xtorchrun")
 PROGRAM = re.compile(r"[\w./\-~${}]*\.py")
 NO_STARTERS = frozenset({

@@ -52,6 +52,13 @@ def test_a_gap_takes_nothing_and_is_kept():
     assert line.last("a").values == ()
 
 
+def test_what_a_program_prints_behind_a_value_may_be_flags():
+    printed = unknown("asks the machine: python3 args.py", "python3", "machine")
+    line = split([known("--tp"), known("4"), printed, known("--pp"), printed])
+    assert [gap.name for gap in line.gaps] == ["python3"]
+    assert (line.last("tp").text, line.last("pp").text) == ("4", None)
+
+
 def started(text):
     return [(launch.program, launch.name) for command in read_text(text).commands for launch in launches(command)]
 
