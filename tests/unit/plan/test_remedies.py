@@ -254,8 +254,10 @@ def test_the_runspec_keys_of_a_change_are_keys(tmp_path) -> None:
 
 
 def test_more_trainer_devices_move_an_engine_s_and_do_not_help_it() -> None:
-    overrides = ("engine.colocated=false", "engine.devices=4", "engine.tensor_parallel=4", "layout.devices=4",
-                 "layout.tensor=4", "engine.memory_fraction=1.0", "rollout.max_answer=512", "trainer.cap=1024")  # fmt: skip
+    overrides = (
+        "engine.colocated=false", "engine.devices=4", "engine.tensor_parallel=4", "engine.memory_fraction=1.0",
+        "layout.devices=4", "layout.tensor=4", "rollout.max_answer=512", "trainer.cap=1024",
+    )  # fmt: skip
     run = presets.workload(by_name("qwen3-4b"), "slime", overrides)
     node = machines.with_host(machines.by_name("8xh100-80"), 10**12)
     advice = remedies(run, node)
