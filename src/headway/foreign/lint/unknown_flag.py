@@ -63,19 +63,26 @@ def nearest(name: str, known: frozenset[str]) -> str | None:
     'max-tokens-per-gpu'
     """
     plain = _plain(name)
+    head, _, last = name.rpartition(".")
     for each in sorted(known):
         if len(each) >= SHORTEST and _plain(each) == plain:
             return each
-    head, _, last = name.rpartition(".")
     for each in sorted(known):
         start, _, end = each.rpartition(".")
-        if (
-            start == head
-            and min(len(last), len(end)) >= SHORTEST
-            and _apart(last, end) <= (2 if len(end) > 12 else 1)
-        ):
+        if start == head and min(len(last), len(end)) >= SHORTEST and _alike(last, end):
             return each
     return None
+
+
+def _alike(one: str, other: str) -> bool:
+    """Whether two names are two letters apart at most, short ones one.
+
+    With two slips at most, one third of the name is there as it is, which is quickly seen and mostly is not so.
+    """
+    third = len(other) // 3
+    if not any(part in one for part in (other[:third], other[third : 2 * third], other[2 * third :])):
+        return False
+    return _apart(one, other) <= (2 if len(other) > 12 else 1)
 
 
 def _plain(name: str) -> str:
