@@ -25,7 +25,7 @@ HEAVY_LIBRARIES = {
     *("torch", "transformers", "peft", "accelerate", "safetensors", "gguf", "datasets", "numpy", "pandas", "pyarrow"),
     *("reasoning_gym", "math_verify", "sympy", "tensorboard", "wandb", "ray", "vllm", "sglang"),
 }
-MEASURING = {"headway.facts.probe", "headway.guard.read"}
+MEASURING = {"headway.facts.probe", "headway.guard.read", "headway.diagnose.live"}
 """The only modules that ask this machine."""
 ONLY_IN = {"psutil": MEASURING, "pynvml": MEASURING, "ray": {"headway.cluster.ray"}}
 
@@ -209,7 +209,7 @@ def test_commands_have_few_options():
     from headway.cli.app import app
 
     commands = typer.main.get_command(app).commands
-    assert {"train", "plan", "size"} <= set(commands)
+    assert {"train", "plan", "size", "doctor"} <= set(commands)
     options = {
         name: [param.name for param in command.params if param.param_type_name == "option"]
         for name, command in commands.items()

@@ -1,0 +1,120 @@
+"""`headway doctor LOG...`: names what ended a run and why, from evidence; nothing in a log is executed or fetched.
+
+Imports stand in the function, so that a command loads only what it runs.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from headway.diagnose.finding import Diagnosis
+    from headway.diagnose.settings import Settings
+
+
+def doctor(
+    logs: Annotated[
+        list[str] | None, typer.Argument(metavar="LOG...", help="Logs, folders of logs, or - for standard input.")
+    ] = None,
+    run: Annotated[
+        list[str] | None, typer.Option("--run", help="One attempt's log or folder; twice to compare two attempts.")
+    ] = None,
+    script: Annotated[Path | None, typer.Option("--script", help="The launch script (read, never executed).")] = None,
+    machine: Annotated[
+        str | None, typer.Option("--machine", help="Where it ran: gb10, 8xh100-80, ...: checks with the ledger.")
+    ] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="Also read this machine: kernel log, cgroup files, Ray's session.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the diagnosis as JSON (docs/doctor.md).")] = False,
+    explain: Annotated[
+        str | None, typer.Option("--explain", metavar="NAME", help="Print the rule of a mechanism or cause.")
+    ] = None,
+    termination_log: Annotated[
+        Path | None, typer.Option("--termination-log", help="Also write the sentence there (/dev/termination-log).")
+    ] = None,
+) -> None:
+    """Name what ended a run and why, from its logs.
+
+    Exit code 0: answered. 4: not established; what would settle it is told. 2: bad input.
+    """
+    if explain is not None:
+        from headway.diagnose.document import explained
+
+        typer.echo(explained(explain))
+        return
+    found = _diagnose(logs or [], run or [], script, machine, live=live)
+    if termination_log is not None:
+        _write(termination_log, found.sentence)
+    if as_json:
+        import json
+
+        from headway.reports.doctor_json import document
+
+        typer.echo(json.dumps(document(found), indent=1))
+    else:
+        from headway.reports.doctor import doctor_report
+
+        typer.echo(doctor_report(found))
+    raise typer.Exit(found.exit_code)
+
+
+def _diagnose(
+    logs: list[str], runs: list[str], script: Path | None, machine: str | None, *, live: bool
+) -> "Diagnosis":
+    from dataclasses import replace
+
+    from headway.diagnose.compare import compare
+    from headway.diagnose.doctor import diagnose
+    from headway.diagnose.run_facts import due, resume
+    from headway.diagnose.sources import sources_of
+
+    sources = sources_of(logs, runs, live=live)
+    settings = _settings(logs + runs, script, machine)
+    found = diagnose(sources, settings)
+    step = found.answer.step
+    if script is not None and step is not None and settings.lints:
+        settings = _settings(logs + runs, script, machine, step)
+    context = [*compare(found.findings)]
+    if step is not None:
+        context += [*due(settings, step), *resume(settings, step)]
+    context += [f"lint: {each}" for each in settings.lints]
+    found = replace(found, context=(*found.context, *context))
+    if settings.workload is not None and machine is not None:
+        from headway.cli.inputs import find_machine
+        from headway.diagnose.planned import with_plan
+
+        found = with_plan(found, settings.workload, find_machine(machine, ray=settings.workload.ray))
+    return found
+
+
+def _settings(logs: list[str], script: Path | None, machine: str | None, step: int | None = None) -> "Settings":
+    """What is known of the run: its script's settings, else those that a log prints, and the machine's kind."""
+    from dataclasses import replace
+
+    from headway.diagnose.run_facts import from_log, from_script, merged
+    from headway.diagnose.settings import Settings
+
+    found = Settings() if script is None else from_script(script, step)
+    for name in logs:
+        path = Path(name)
+        if name != "-" and path.is_file() and (printed := from_log(path)) is not None:
+            found = merged(found, printed)
+            break
+    if machine is not None:
+        from headway.cli.inputs import find_machine
+
+        kinds = {str(pool.kind) for pool in find_machine(machine).pools}
+        found = replace(found, unified=found.unified or "unified" in kinds)
+    return found
+
+
+def _write(path: Path, sentence: str) -> None:
+    """The container's termination message, of which Kubernetes keeps 4096 bytes."""
+    from headway.errors import InputError
+
+    try:
+        path.write_text(sentence.encode()[:4096].decode(errors="ignore"), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"--termination-log {path}: cannot be written ({error.strerror})") from None

@@ -1,0 +1,129 @@
+"""What a cause rule weighs: the event that ended the run, what stands around it, and what else is known."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from headway.diagnose.evidence import Evidence, Place
+from headway.diagnose.numbers import MonitorKill, Refusal, Slope, monitor_kill, refusal, series, slope
+from headway.diagnose.settings import Settings
+from headway.diagnose.text import without_prefix
+
+_FRAME = re.compile(r'File "[^"]+", line \d+|^\s*(?:at |#\d+ )|\w\(|^\w+$|\bin \w+$')
+_PHASES = (
+    ("eval", r"\beval(?:uat|_|\b)|\bvalidat"),
+    ("save", r"save_checkpoint|\bsav(?:e|ing)\b.{0,30}(?:checkpoint|model|state)|checkpoint.{0,20}\bsav|torch\.save|"
+        r"dist_checkpointing|safetensors.*save"),
+    ("wake", r"wake_?up|resume_memory|onload|func=resume|cumem_?allocator"),
+    ("sleep", r"\bsleep\b|release_memory|offload_(?:model|optim|megatron)"),
+    ("sync", r"update_weights?|weight[_ ]sync|sync_(?:weights|model)|broadcast_weights|load_weights.*rollout"),
+    ("load", r"load_(?:checkpoint|model|weights)|from_pretrained|init_model|Loading (?:model|weights|safetensors)"),
+    ("step", r"optimizer\.step|optim(?:izer)?_step|adam\w*\.py|exp_avg|_init_group"),
+    ("score", r"compute_log_?prob|ref_log_?prob|log_?probs?\b.*(?:compute|forward)|compute_values"),
+    ("train", r"backward|forward_backward|train_step|update_(?:actor|policy)|loss\b|autograd|"
+        r"\btrain(?:_one_step)?\b"),
+    ("rollout", r"\brollout|generate|decode|prefill|sampl(?:e|ing)"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    """One end of one run. `event` is the evidence that shows how it ended; None where nothing does."""
+
+    mechanism: str
+    event: Evidence | None
+    evidence: Sequence[Evidence]
+    settings: Settings = field(default_factory=Settings)
+    memory: tuple[tuple[int, str], ...] = ()
+
+    def first(self, *kinds: str) -> Evidence | None:
+        """The first evidence of a kind; kinds are tried in their order."""
+        for kind in kinds:
+            for each in self.evidence:
+                if each.kind == kind:
+                    return each
+        return None
+
+    def has(self, *kinds: str) -> bool:
+        return self.first(*kinds) is not None
+
+    def words(self, kind: str, pattern: str) -> Evidence | None:
+        """The first evidence of a kind whose line matches."""
+        search = re.compile(pattern, re.IGNORECASE).search
+        return next((each for each in self.evidence if each.kind == kind and search(each.place.text)), None)
+
+    @cached_property
+    def around(self) -> tuple[Place, ...]:
+        """The lines around the event, in their order: its own neighbours, and the other evidence near to it."""
+        if self.event is None:
+            return ()
+        line = self.event.line
+        file = line.place.file
+        found = dict((*line.before, *line.after))
+        near = (each.line for each in self.evidence if each.place.file == file)
+        for each in near:
+            if abs(each.place.line - line.place.line) <= 80:
+                found |= dict(each.before) | dict(each.after) | {each.place.line: each.text}
+        found[line.place.line] = line.text
+        return tuple(Place(file, number, found[number]) for number in sorted(found))
+
+    @cached_property
+    def text(self) -> str:
+        return "\n".join(place.text for place in self.around)
+
+    def near(self, pattern: str) -> Place | None:
+        """The nearest line around the event that matches."""
+        search = re.compile(pattern, re.IGNORECASE).search
+        places = [place for place in self.around if search(place.text)]
+        at = self.event.place.line if self.event else 0
+        return min(places, key=lambda place: abs(place.line - at), default=None)
+
+    def frame(self, pattern: str, within: int = 80) -> Place | None:
+        """The nearest line around the event that shows a call and matches; of prose it takes none."""
+        search = re.compile(pattern, re.IGNORECASE).search
+        at = self.event.place.line if self.event else 0
+        places = [place for place in self._calls() if abs(place.line - at) <= within and search(place.text)]
+        return min(places, key=lambda place: abs(place.line - at), default=None)
+
+    def _calls(self) -> Iterator[Place]:
+        for place in self.around:
+            plain = without_prefix(place.text)
+            if _FRAME.search(plain[:400]) and not re.search(r"Namespace\(|^\s*\{|\.{6,} ", plain):
+                yield place
+
+    @cached_property
+    def refusal(self) -> Refusal:
+        """The numbers of torch's message, of the first one around the event that has them."""
+        asked = next((place.text for place in self.around if "to allocate" in place.text), "")
+        own = refusal(self.event.place.text) if self.event else Refusal()
+        if own.asked is not None and own.total is not None:
+            return own
+        return refusal(self.text if asked else "")
+
+    @cached_property
+    def kill(self) -> MonitorKill | None:
+        return monitor_kill([place.text for place in self.around])
+
+    def slope(self, name: str) -> Slope | None:
+        """How a measured value went through the log."""
+        return slope(series(self.memory, name))
+
+    @cached_property
+    def step(self) -> int | None:
+        own = self.event.line.step if self.event else None
+        return self.settings.step if own is None else own
+
+    @cached_property
+    def phase(self) -> str:
+        """The phase by the calls around the event, else by what the run says of it; empty where nothing tells."""
+        at = self.event.place.line if self.event else 0
+        best = ("", 1 << 60)
+        for place in self.around:
+            for name, pattern in _PHASES:
+                if re.search(pattern, place.text, re.IGNORECASE):
+                    distance = abs(place.line - at)
+                    if distance < best[1]:
+                        best = (name, distance)
+                    break
+        return self.settings.phase or best[0]

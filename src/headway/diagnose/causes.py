@@ -1,0 +1,45 @@
+"""The names that an answer uses, from causes.csv: mechanisms (what ended a process) and causes (why), in families."""
+
+import csv
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Literal
+
+Level = Literal["mechanism", "cause"]
+
+UNKNOWN = "unknown"
+NOT_ESTABLISHED = "not-established"
+
+
+@dataclass(frozen=True)
+class Name:
+    """One mechanism or cause. `family` groups what is mended in the same place; "open" where that is not known.
+
+    >>> table("mechanism")["sigterm"].family
+    'outside'
+    """
+
+    name: str
+    level: Level
+    family: str
+    meaning: str
+
+
+@cache
+def table(level: Level) -> dict[str, Name]:
+    """The mechanisms or the causes by name, in the table's order. `node-lost` is a name on both levels."""
+    text = (files("headway.diagnose") / "causes.csv").read_text(encoding="utf-8")
+    rows = csv.DictReader(text.splitlines())
+    return {
+        row["name"]: Name(row["name"], level, row["family"], row["meaning"]) for row in rows if row["level"] == level
+    }
+
+
+def family(level: Level, name: str) -> str:
+    """The family of a name.
+
+    >>> family("cause", "device-logits"), family("mechanism", "unknown")
+    ('device-memory', 'open')
+    """
+    return table(level)[name].family

@@ -1,0 +1,101 @@
+"""What a diagnosis says: one record for each end of a run, and all of them together."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headway.diagnose.evidence import Clock, Grade, Place
+from headway.diagnose.numbers import MonitorKill
+from headway.diagnose.rules.rule import Advice, Settle
+
+
+@dataclass(frozen=True)
+class RuledOut:
+    """Something that it was not, and what speaks against it.
+
+    >>> RuledOut("cgroup-oom-kill", "a memory-limit kill is SIGKILL and cannot print it").name
+    'cgroup-oom-kill'
+    """
+
+    name: str
+    because: str
+    place: Place | None = None
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A cause that the evidence leaves possible."""
+
+    name: str
+    because: str
+    grade: Grade = "open"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One end: what ended the process and why, each with its own grade, and what speaks for and against it.
+
+    `cause` is "not-established" where nothing shows it; with a grade of open it is the likeliest, not more. `family`
+    is the cause's, or the mechanism's where the cause's is open. `survived`: the run went on after it. `kill` are
+    the numbers of Ray's monitor, `asked` the bytes of a request that was refused.
+    """
+
+    mechanism: str
+    mechanism_grade: Grade
+    cause: str
+    cause_grade: Grade
+    family: str
+    phase: str
+    step: int | None
+    component: str
+    process: str
+    because: str
+    evidence: tuple[Place, ...]
+    ruled_out: tuple[RuledOut, ...]
+    candidates: tuple[Candidate, ...]
+    would_settle: tuple[Settle, ...]
+    advice: tuple[Advice, ...]
+    clock: Clock | None = None
+    run: int = 0
+    survived: bool = False
+    sentence: str = ""
+    kill: MonitorKill | None = None
+    asked: int | None = None
+
+    @property
+    def established(self) -> bool:
+        """Whether mechanism and cause are both more than open."""
+        return self.mechanism_grade != "open" and self.cause_grade != "open"
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One line of the timeline."""
+
+    place: Place
+    clock: Clock | None
+    kind: str
+    role: str
+    says: str
+    repeated: int = 0
+    run: int = 0
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The answer, all ends that were found, and the order of what was read. `notes` say what could not be read."""
+
+    answer: Finding
+    findings: tuple[Finding, ...]
+    timeline: tuple[Moment, ...]
+    notes: tuple[str, ...] = ()
+    context: tuple[str, ...] = ()
+    remedies: tuple[Mapping[str, object], ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        return self.answer.sentence
+
+    @property
+    def exit_code(self) -> int:
+        """0 where mechanism and cause are established, 4 where not."""
+        return 0 if self.answer.established else 4

@@ -1,0 +1,240 @@
+"""From evidence to findings: which end came first, why, what speaks against the rest, and what would settle it."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from headway.diagnose.case import Case
+from headway.diagnose.causes import NOT_ESTABLISHED, UNKNOWN, family
+from headway.diagnose.evidence import RANK, Evidence, Grade, Place
+from headway.diagnose.finding import Candidate, Finding, RuledOut
+from headway.diagnose.incidents import Incident, incidents
+from headway.diagnose.rules import rules
+from headway.diagnose.rules.rule import Advice, Claim, Rule, Settle
+from headway.diagnose.sentence import sentence
+from headway.diagnose.settings import Settings
+
+Item = TypeVar("Item")
+
+PREFERENCE = (
+    "gpu-hardware", "device-oversize-sample", "device-graph-capture", "device-communication-buffers",
+    "host-memory-pinned", "device-wakeup", "device-weight-sync", "device-checkpoint", "device-fragmentation",
+    "device-logits", "device-growth", "device-imbalance", "device-other-process", "unified-memory-full",
+    "host-memory-growth", "host-memory-checkpoint-spike", "host-memory-data-spike", "host-memory-capacity",
+)  # fmt: skip
+"""Between causes of the same grade: the narrower first. Those not listed come after, in the table's order."""
+
+MEMORY_KILLS = ("ray-memory-monitor", "cgroup-oom-kill", "kernel-oom-kill")
+MOST_PLACES = 12
+_COMPONENTS = (
+    ("engine", r"sglang|vllm|enginecore|rolloutengine|scheduler_TP|detokenizer|asyncllm"),
+    ("trainer", r"train(?!ing progress)|megatron|fsdp|actor.?worker|workerdict|policy|critic|reference"),
+    ("reward", r"reward|verifier|judge"),
+    ("data", r"dataloader|data_?source|buffer"),
+    ("raylet", r"\braylet\b|node manager"),
+    ("rollout", r"rollout|generate|agent_?loop"),
+    ("driver", r"driver|taskrunner|main_task|job supervisor"),
+)  # fmt: skip
+
+
+def infer(
+    evidence: Sequence[Evidence], settings: Settings, memory: Sequence[tuple[int, str]] = (),
+    progress: Sequence[tuple[int, int]] = (),
+) -> tuple[Finding, ...]:  # fmt: skip
+    """The findings of one run in the order of time; one that says "unknown" where no end was found."""
+    found = [_finding(each, evidence, settings, memory) for each in incidents(evidence, progress)]
+    return tuple(found) or (_nothing(evidence, settings),)
+
+
+def _finding(
+    incident: Incident, evidence: Sequence[Evidence], settings: Settings, memory: Sequence[tuple[int, str]]
+) -> Finding:
+    root = incident.root
+    event, name, grade = root.evidence, root.name, root.grade
+    for end in incident.ends:
+        if end.name == name and RANK[end.grade] < RANK[grade]:
+            grade = end.grade
+    name, grade, more = _weighed(name, grade, evidence)
+    case = Case(name, event, evidence, settings, tuple(memory))
+    claims = _claims(case)
+    cause, claim = claims[0] if claims else (NOT_ESTABLISHED, Claim("open", ""))
+    rule = rules("mechanism")[name]
+    why = rules("cause")[cause]
+    ends = [end.evidence.place for end in incident.ends if end.name == name]
+    places = _unique([event.place, *ends[:4], *more, *claim.places, *_details(case)])[:MOST_PLACES]
+    own = family("cause", cause) if cause != NOT_ESTABLISHED else family("mechanism", name)
+    candidates = tuple(Candidate(other, each.because, each.grade) for other, each in claims if other != cause)
+    settle = rule.settle if cause == NOT_ESTABLISHED or claim.grade == "open" else ()
+    if RANK[claim.grade] > 0 and cause != NOT_ESTABLISHED:
+        settle = (*settle, *why.settle)
+    advice = (*why.advice, *(() if cause != NOT_ESTABLISHED and claim.grade != "open" else rule.advice))
+    made = Finding(
+        mechanism=name, mechanism_grade=grade, cause=cause, cause_grade=claim.grade, family=own, phase=case.phase,
+        step=case.step, component=_component(case), process=str(event.line.process), because=claim.because,
+        evidence=places, ruled_out=tuple(_ruled_out(case)), candidates=(*candidates, *_senders(name, cause, case)),
+        would_settle=_unique(settle), advice=_unique((*advice, *_warnings(advice, rule))),
+        clock=event.line.clock, run=event.line.run, survived=incident.survived,
+        kill=case.kill if name in MEMORY_KILLS else None,
+        asked=case.refusal.asked if name == "device-allocation-failure" else None,
+    )  # fmt: skip
+    return _with_sentence(made, case)
+
+
+def _warnings(advice: Sequence[Advice], rule: Rule) -> tuple[Advice, ...]:
+    """What the mechanism's rule advises against, where nothing of the kind is said yet."""
+    if any("do not" in each.text for each in advice):
+        return ()
+    return tuple(each for each in rule.advice if "do not" in each.text)
+
+
+def _with_sentence(made: Finding, case: Case) -> Finding:
+    return replace(made, sentence=sentence(made, case))
+
+
+def _nothing(evidence: Sequence[Evidence], settings: Settings) -> Finding:
+    """No line says how anything ended; symptoms and what was there are shown."""
+    case = Case(UNKNOWN, None, evidence, settings)
+    symptoms = [each for each in evidence if each.role == "symptom"] or [
+        each for each in evidence if each.role == "why"
+    ]
+    claims = _claims(case)
+    cause, claim = claims[0] if claims else (NOT_ESTABLISHED, Claim("open", ""))
+    if claim.grade == "proven" and cause != "gpu-hardware":
+        claim = Claim("supported", claim.because, claim.places)
+    own = family("cause", cause) if cause != NOT_ESTABLISHED else "open"
+    made = Finding(
+        mechanism=UNKNOWN, mechanism_grade="open", cause=cause, cause_grade=claim.grade, family=own,
+        phase=settings.phase,
+        step=next((each.line.step for each in symptoms if each.line.step is not None), settings.step),
+        component="", process=str(symptoms[0].line.process) if symptoms else "", because=claim.because,
+        evidence=tuple(_unique([*claim.places, *(each.place for each in symptoms[:6])])),
+        ruled_out=tuple(_ruled_out(case)), candidates=(), would_settle=rules("mechanism")[UNKNOWN].settle,
+        advice=rules("cause")[cause].advice,
+    )  # fmt: skip
+    return _with_sentence(made, case)
+
+
+def _claims(case: Case) -> list[tuple[str, Claim]]:
+    """What every cause rule says, the best first."""
+    found = []
+    for index, (name, rule) in enumerate(rules("cause").items()):
+        claim = rule.find(case) if rule.find is not None and name != NOT_ESTABLISHED else None
+        if claim is not None:
+            prefer = PREFERENCE.index(name) if name in PREFERENCE else len(PREFERENCE) + index
+            found.append((RANK[claim.grade], prefer, name, claim))
+    return [(name, claim) for _, _, name, claim in sorted(found, key=lambda each: each[:2])]
+
+
+def _weighed(name: str, grade: Grade, evidence: Sequence[Evidence]) -> tuple[str, Grade, list[Place]]:
+    """A mechanism after what a group's own counters say of it."""
+    counted = [each for each in evidence if each.kind == "cgroup-kills"]
+    kills = [each for each in counted if (each.number("count") or 0) > 0]
+    if name == "sigkill-class" and kills:
+        return "cgroup-oom-kill", "supported", [kills[0].place]
+    if name == "cgroup-oom-kill" and counted and not kills and grade != "proven":
+        return name, "open", [counted[0].place]
+    return name, grade, []
+
+
+def _details(case: Case) -> Iterator[Place]:
+    """Lines with the numbers of the event, and those of what misleads."""
+    for kind in (
+        "ray-memory-numbers",
+        "ray-victim",
+        "ray-top",
+        "ray-threshold-advice",
+        "kernel-victim",
+        "tms-margin",
+    ):
+        each = case.first(kind)
+        if each is not None and each.place in case.around:
+            yield each.place
+
+
+def _ruled_out(case: Case) -> Iterator[RuledOut]:
+    kills = case.first("cgroup-kills")
+    if case.mechanism == "sigterm":
+        at = case.event.place if case.event else None
+        yield RuledOut(
+            "a memory-limit kill (cgroup-oom-kill, kernel-oom-kill, ray-memory-monitor)",
+            "a memory-limit kill is SIGKILL and cannot print it", at,
+        )  # fmt: skip
+    if kills is not None and (kills.number("count") or 0) == 0:
+        yield RuledOut("cgroup-oom-kill", "the cgroup counted no kill (oom_kill 0)", kills.place)
+    sentence_ = case.first("ray-k8s-sentence")
+    if sentence_ is not None:
+        because = "Ray adds this sentence to every non-zero exit inside Kubernetes; it says nothing about memory"
+        yield RuledOut("K8s pod memory limits", because, sentence_.place)
+    advice = case.first("oom-advice")
+    if advice is not None and case.mechanism == "device-allocation-failure" and not case.frame("fragment"):
+        spare, asked = case.refusal.spare, case.refusal.asked
+        if spare is None or asked is None or spare < asked:
+            yield RuledOut(
+                "device-fragmentation",
+                "torch prints its hint at every refusal; no number here shows pieces",
+                advice.place,
+            )
+    if case.mechanism in MEMORY_KILLS and not case.has("cuda-oom", "tms-fatal", "cumem", "nv-no-memory"):
+        yield RuledOut(
+            "device-allocation-failure", "the log holds no CUDA out-of-memory error: the node ran out, not a GPU"
+        )
+    if case.mechanism == "sigkill-class" and not case.has("crash-signal", "terminate-called"):
+        yield RuledOut("native-crash (unless in another file)", "no banner of a crash is in what was read")
+    warned = case.first("ray-disk-warning")
+    if warned is not None and (warned.number("left") or 0) > 0 and not case.has("disk-full"):
+        yield RuledOut("disk-full", "the disk warning counts per cent, and there is space left", warned.place)
+    benign = case.first("tms-benign")
+    if benign is not None and case.mechanism != "device-allocation-failure":
+        yield RuledOut(
+            "device-allocation-failure", "that line is printed on a retry that may well succeed", benign.place
+        )
+
+
+SENDERS: Mapping[str, tuple[str, str]] = {
+    "pod deleted, drained or preempted": ("k8s-deleted", "Kubernetes sends SIGTERM to the pod's first process"),
+    "pod-eviction": ("k8s-evicted", "the kubelet sends SIGTERM, then SIGKILL after a second; this one may be memory"),
+    "oom-daemon": ("oom-daemon", "earlyoom sends SIGTERM first; this one is memory"),
+    "a raylet that was told to go": ("raylet-sigterm", "newer Ray signals its workers when its raylet gets SIGTERM"),
+    "ray stop, or another launch script on the node": (
+        "ray-stop-command",
+        "ray stop signals the raylet, then all ray:: processes",
+    ),
+    "scheduler-cancel": ("slurm-cancel", "a cancel, a time limit or a preemption begins with SIGTERM"),
+    "outside-signal": ("", "a person or a script"),
+}
+"""Who can send SIGTERM -> the evidence that would show it, and how."""
+
+
+def _senders(mechanism: str, cause: str, case: Case) -> Iterator[Candidate]:
+    if mechanism != "sigterm" or cause != NOT_ESTABLISHED:
+        return
+    for name, (kind, how) in SENDERS.items():
+        seen = case.first(kind) if kind else None
+        yield Candidate(name, how + (f" (seen: {seen.place})" if seen else ""))
+
+
+def _component(case: Case) -> str:
+    """Which part of the run the event is in, by its process's name, else by the line and its calls."""
+    if case.event is None:
+        return ""
+    if case.mechanism in ("raylet-lost", "node-lost", "gcs-lost"):
+        return {"raylet-lost": "raylet", "node-lost": "node", "gcs-lost": "head"}[case.mechanism]
+    if case.mechanism == "engine-exit":
+        return "engine"
+    victims = [command for _, _, command in case.kill.top[:1]] if case.kill else []
+    frames = case.event.fields.get("frames", "").split("\n")[-1]
+    for text in (case.event.line.process.name, *victims, frames, case.event.place.text[:200]):
+        for name, pattern in _COMPONENTS:
+            if text and re.search(pattern, text, re.IGNORECASE):
+                return name
+    return ""
+
+
+def _unique(items: Sequence[Item]) -> tuple[Item, ...]:
+    return tuple(dict.fromkeys(items))
+
+
+def settle_texts(settles: Sequence[Settle]) -> list[str]:
+    """Each as one line: command, where, and the line to look for."""
+    return [f"{each.command}  ({each.where}): look for {each.line}" for each in settles]

@@ -1,0 +1,180 @@
+"""The numbers in messages about memory: torch's refusal, and the kill of Ray's monitor. Bytes are integers."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headway.units import GIB
+
+_UNITS = {
+    "bytes": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+    "kb": 2**10, "mb": 2**20, "gb": 2**30, "tb": 2**40,
+}  # fmt: skip
+"""torch and Ray write GB for GiB in their older messages."""
+_SIZE = r"(\d[\d.]*) ?([KMGT]i?B|bytes)"
+_ASKED = re.compile(rf"[Tt]r(?:ied|ying) to allocate {_SIZE}")
+_TOTAL = re.compile(rf"total capacity of {_SIZE}|{_SIZE} total capacity")
+_FREE = re.compile(rf"of which {_SIZE} is free|; {_SIZE} free")
+_USED = re.compile(rf"this process has {_SIZE}")
+_ALLOCATED = re.compile(rf"{_SIZE} is allocated by PyTorch|{_SIZE} already allocated|allocated memory {_SIZE}")
+_RESERVED = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated|{_SIZE} is reserved by PyTorch")
+_RESERVED_ALL = re.compile(rf"{_SIZE} reserved in total")
+_OTHERS = re.compile(rf"Process (\d+) has {_SIZE} memory in use")
+_KILL = re.compile(r"(\d+\.\d+)GB(?: used)? / (\d+\.\d+)GB(?: limit)? \(([01]\.\d+)\)")
+_THRESHOLD = re.compile(r"memory usage threshold of (\d\.\d+)")
+_ROW = re.compile(r"(?:^|\s)(\d{1,9})\s+(\d+\.\d+)\s+(\S.{0,100})$")
+_VICTIM = re.compile(r"actual memory used=(\d+\.\d+)GB")
+
+
+def _bytes(match: re.Match[str] | None) -> int | None:
+    groups = [group for group in match.groups() if group] if match else []
+    return _size(groups[-2], groups[-1]) if len(groups) >= 2 else None
+
+
+def _size(number: str, unit: str) -> int | None:
+    try:
+        return round(float(number[:20]) * _UNITS[unit.lower()])
+    except (ValueError, OverflowError):
+        return None
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """torch's account of a refused request, in bytes; None where the text does not say.
+
+    `spare` is reserved by this process and not allocated, `others` what other processes on the device hold.
+
+    >>> found = refusal("Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB of which 1 GiB is free.")
+    >>> found.asked, found.spare
+    (2147483648, None)
+    """
+
+    asked: int | None = None
+    total: int | None = None
+    free: int | None = None
+    used: int | None = None
+    allocated: int | None = None
+    spare: int | None = None
+    others: tuple[tuple[int, int], ...] = ()
+
+    def tokens(self, vocab: int, itemsize: int = 4) -> float | None:
+        """Rows of `vocab` numbers that the request is large enough for."""
+        return None if self.asked is None or vocab <= 0 else self.asked / (vocab * itemsize)
+
+
+def refusal(text: str) -> Refusal:
+    """Read the message, of any version."""
+    allocated, spare = _bytes(_ALLOCATED.search(text)), _bytes(_RESERVED.search(text))
+    reserved = _bytes(_RESERVED_ALL.search(text))
+    if spare is None and reserved is not None and allocated is not None:
+        spare = max(0, reserved - allocated)
+    others = tuple((int(m[1][:12]), _size(m[2], m[3]) or 0) for m in _OTHERS.finditer(text))
+    return Refusal(
+        _bytes(_ASKED.search(text)), _bytes(_TOTAL.search(text)), _bytes(_FREE.search(text)),
+        _bytes(_USED.search(text)), allocated, spare, others,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class MonitorKill:
+    """What Ray's monitor says at a kill. Sizes in bytes; `top` are (pid, bytes, command) of the largest processes.
+
+    >>> kill = monitor_kill(["was 115.86GB / 121.69GB (0.952127)", "2657\\t36.77\\tray::FSDPTrainRayActor.train"])
+    >>> kill.share, round((kill.used - kill.listed) / GIB, 2)
+    (0.952127, 79.09)
+    """
+
+    used: int
+    total: int
+    share: float
+    threshold: float | None
+    top: tuple[tuple[int, int, str], ...]
+    victim: int | None
+
+    @property
+    def listed(self) -> int:
+        return sum(size for _, size, _ in self.top)
+
+    @property
+    def gap(self) -> int:
+        """What is in no process of the list: other processes, shared memory, and devices where memory is unified."""
+        return max(0, self.used - self.listed)
+
+
+def monitor_kill(lines: Sequence[str]) -> MonitorKill | None:
+    """Read a kill from the lines of its message; None without the two sizes."""
+    kill = next((match for line in lines if (match := _KILL.search(line))), None)
+    if kill is None:
+        return None
+    top: dict[int, tuple[int, int, str]] = {}
+    for line in lines:
+        row = _ROW.search(line.replace("\t", " "))
+        if row is not None and len(top) < 10:
+            top.setdefault(int(row[1]), (int(row[1]), round(float(row[2]) * GIB), row[3].strip()))
+    threshold = next((float(m[1]) for line in lines if (m := _THRESHOLD.search(line))), None)
+    victim = next((round(float(m[1]) * GIB) for line in lines if (m := _VICTIM.search(line))), None)
+    used, total = round(float(kill[1]) * GIB), round(float(kill[2]) * GIB)
+    return MonitorKill(used, total, float(kill[3]), threshold, tuple(top.values()), victim)
+
+
+_FIELD = re.compile(
+    r"['\"]?(host_used_GB|host_available_GB|used_GB|free_GB|allocated_GB|cpu_memory)['\"]?\s*[:=]\s*['\"]?([\d.]+)"
+)
+_ALLOCATED_GB = re.compile(r"memory allocated \(GB\)[: ]+([\d.]+)")
+
+
+@dataclass(frozen=True)
+class Slope:
+    """A straight line through a series: `first` and `last` in GB, `per` GB a point, `points`, and how much of the
+    spread it explains (`fit`, from 0 to 1)."""
+
+    first: float
+    last: float
+    per: float
+    points: int
+    fit: float
+
+    @property
+    def grows(self) -> bool:
+        """At least five points, a rise of a fifth of the first value, and a line that explains most of it."""
+        return self.points >= 5 and self.last > 1.2 * self.first and self.fit > 0.8
+
+
+def series(lines: Sequence[tuple[int, str]], name: str) -> list[float]:
+    """The values of one field through lines of measured memory.
+
+    >>> series([(1, "Memory-Usage after train: {'used_GB': 40.5, 'host_used_GB': 200}")], "host_used_GB")
+    [200.0]
+    """
+    found = []
+    for _, text in lines:
+        for key, value in _FIELD.findall(text):
+            if key == name:
+                found.append(_float(value))
+        if name == "allocated_GB" and (match := _ALLOCATED_GB.search(text)):
+            found.append(_float(match[1]))
+    return [value for value in found if value is not None]
+
+
+def _float(text: str) -> float | None:
+    try:
+        return float(text[:20])
+    except ValueError:
+        return None
+
+
+def slope(values: Sequence[float]) -> Slope | None:
+    """The line of least squares through values at equal distances.
+
+    >>> slope([10, 12, 14, 16, 18]).grows, slope([10, 18, 10, 18, 10, 18]).grows
+    (True, False)
+    """
+    count = len(values)
+    if count < 2:
+        return None
+    middle, mean = (count - 1) / 2, sum(values) / count
+    spread = sum((index - middle) ** 2 for index in range(count))
+    per = sum((index - middle) * (value - mean) for index, value in enumerate(values)) / spread
+    total = sum((value - mean) ** 2 for value in values)
+    left = sum((value - mean - per * (index - middle)) ** 2 for index, value in enumerate(values))
+    return Slope(values[0], values[-1], per, count, 1 - left / total if total > 0 else 0.0)

@@ -1,0 +1,36 @@
+"""From a line to evidence: one file per origin, and the table of all of them."""
+
+from collections.abc import Iterator
+
+from headway.diagnose.evidence import Evidence, Line
+from headway.diagnose.readers import cgroups, engines, nccl, platforms, ray, system, torch, tracebacks
+from headway.diagnose.sign import Sign
+
+SIGNS: tuple[Sign, ...] = (
+    *ray.SIGNS, *torch.SIGNS, *nccl.SIGNS, *engines.SIGNS, *system.SIGNS, *platforms.SIGNS, *cgroups.SIGNS,
+)  # fmt: skip
+SERIES = (b"Memory-Usage", b"cpu_memory", b"memory allocated (GB)")
+"""Lines of measured memory, which are kept as series."""
+NEEDLES: tuple[str, ...] = tuple(
+    sorted({needle for sign in SIGNS for needle in sign.needles} | set(tracebacks.NEEDLES)
+           | {mark.decode().lower() for mark in SERIES})
+)  # fmt: skip
+
+
+def read_line(line: Line) -> Iterator[Evidence]:
+    """Everything that a line says."""
+    lowered = line.text.lower()
+    for sign in SIGNS:
+        found = sign.read(line, lowered)
+        if found is not None:
+            yield found
+    item = tracebacks.read_traceback(line) or tracebacks.read_error(line)
+    if item is not None:
+        yield item
+
+
+def says(kind: str) -> str:
+    """What a kind of evidence proves, and what it does not."""
+    if kind.startswith("python-"):
+        return "an exception of Python; its text carries the reason"
+    return next((sign.says for sign in SIGNS if sign.kind == kind), kind)

@@ -1,0 +1,65 @@
+"""Tracebacks of Python as one item: the exception, its message, and the calls that led to it."""
+
+import re
+
+from headway.diagnose.evidence import Evidence, Line
+from headway.diagnose.text import without_prefix
+
+NEEDLES = ("traceback (most recent call last)", "systemexit")
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>.+)$')
+_ERROR = re.compile(
+    r"(?:^|[\s\])|])(?P<type>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt|Exit|Failure|StopIteration))"
+    r"(?P<inner>\(\w+\))?(?:: (?P<message>.*))?$"
+)
+WRAPPERS = re.compile(
+    r"Ray(?:Actor|Task|System)?Error|ActorDied|WorkerCrashed|ActorUnavailable|NodeDied|OwnerDied|ObjectLost|Owner|TaskUnschedulable|"
+    r"EngineDead|AsyncEngineDead|ChildFailed|ProcessExited|ProcessRaised|CalledProcess|SubprocessError|BrokenProcessPool|GetTimeout|LocalRayletDied|"
+    r"JobFailed|ClientError|BrokenPipe|WorkerDied|ServerDisconnected|RemoteDisconnected|ClientConnector|ConnectError"
+)
+"""Exceptions that tell of another process's end."""
+CAUGHT = re.compile(
+    r"^\s*(?:#|except|raise |from |import )|(?:Ignoring|ignored|Retry|WARNING|WARN\b|caught|will retry|non-fatal)",
+    re.I,
+)
+
+
+def read_traceback(line: Line) -> Evidence | None:
+    """The traceback that begins at a line; None where the line begins none, or its exception is cut off."""
+    if "Traceback (most recent call last)" not in line.text:
+        return None
+    frames: list[str] = []
+    for _, text in line.after:
+        if text and line.process.pid is not None and f"pid={line.process.pid}" not in text and "pid=" in text[:80]:
+            continue  # another process's line in between
+        plain = without_prefix(text)
+        frame = _FRAME.match(plain)
+        if frame is not None:
+            frames.append(f"{frame['file']}:{frame['line']} {frame['name']}")
+        elif frames and (error := _ERROR.search(plain[:600])) is not None and not plain.startswith("    "):
+            return _evidence("python-traceback", line, error, frames)
+        elif "Traceback (most recent" in plain:
+            return None
+    return None
+
+
+def read_error(line: Line) -> Evidence | None:
+    """An exception's last line that stands alone."""
+    text = without_prefix(line.text)[:600]
+    if CAUGHT.search(text):
+        return None
+    error = _ERROR.search(text)
+    if error is None:
+        return None
+    frames = [
+        f"{frame['file']}:{frame['line']} {frame['name']}"
+        for _, before in line.before
+        if (frame := _FRAME.match(without_prefix(before)))
+    ]
+    return _evidence("python-error", line, error, frames)
+
+
+def _evidence(kind: str, line: Line, error: re.Match[str], frames: list[str]) -> Evidence:
+    name = error["inner"].strip("()") if error["inner"] else error["type"]
+    fields = {"type": name, "message": error["message"] or "", "frames": "\n".join(frames[-40:])}
+    wrapper = WRAPPERS.search(name) is not None
+    return Evidence(kind, "symptom" if wrapper else "end", line, fields)

@@ -1,0 +1,1 @@
+"""Why a process ended: one rule a file."""

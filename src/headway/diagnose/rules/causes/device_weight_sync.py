@@ -1,0 +1,43 @@
+"""Weights in transfer do not fit."""
+
+from headway.diagnose.case import Case
+from headway.diagnose.rules import settle
+from headway.diagnose.rules.rule import Advice, Claim, Rule
+
+CALLS = (
+    r"update_weights?|sync_weights|sync_model|broadcast_(?:weights|params)|flattened_bucket|full_tensor|"
+    r"summon_full_params|gather_(?:params|weights)|weight_(?:sync|updat)"
+)
+
+
+def _find(case: Case) -> Claim | None:
+    if case.mechanism != "device-allocation-failure":
+        return None
+    place = case.frame(CALLS)
+    return Claim("supported", "the request came while weights went to the engine", (place,)) if place else None
+
+
+RULE = Rule(
+    name="device-weight-sync",
+    level="cause",
+    sees="A refused request in update_weights, a gather of parameters, or a bucket.",
+    why="Old weights, gathered new ones and buffers lie side by side during the transfer.",
+    sure="Supported by the call.",
+    look_alikes="Loading a checkpoint at the start uses load_weights too.",
+    example="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.16 GiB.\n  File "
+    '"/app/update_weight.py", '
+    "line 80, in update_weights_from_tensor",
+    near_miss='torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n  File "/app/model.py", line '
+    "80, "
+    "in forward",
+    advice=(
+        Advice("smaller buckets (--update-weight-buffer-size)", "less lies side by side", "a slower transfer"),
+        Advice(
+            "lower the engine's share (--sglang-mem-fraction-static, gpu_memory_utilization)",
+            "room for the other process on the device",
+            "fewer requests at once",
+        ),
+    ),
+    settle=(settle.MEMORY,),
+    find=_find,
+)

@@ -1,0 +1,50 @@
+"""Host memory rises."""
+
+from headway.diagnose.case import Case
+from headway.diagnose.rules import settle
+from headway.diagnose.rules.rule import Advice, Claim, Rule
+
+HOST = {"ray-memory-monitor", "cgroup-oom-kill", "kernel-oom-kill", "oom-daemon", "host-allocation-failure"}
+
+
+def _find(case: Case) -> Claim | None:
+    if case.mechanism not in HOST and case.mechanism != "sigkill-class":
+        return None
+    found = case.slope("host_used_GB") or case.slope("cpu_memory")
+    if found is None or not found.grows:
+        return None
+    because = f"used host memory rose from {found.first:.0f} to {found.last:.0f} GB over {found.points} readings"
+    return Claim("supported" if case.mechanism in HOST else "open", because)
+
+
+RULE = Rule(
+    name="host-memory-growth",
+    level="cause",
+    sees="A measured host memory that rises through the log, ending in a kill.",
+    why="A leak, a cache, staging copies of saves that are not given back, or glibc that keeps freed pages.",
+    sure="Supported by a steady rise; a jump at each save points to the save.",
+    look_alikes="Page cache is not use; the first steps always rise.",
+    example="Memory-Usage after train: {'host_used_GB': 400}\nMemory-Usage after train: {'host_used_GB': "
+    "460}\nMemory-"
+    "Usage after train: {'host_used_GB': 520}\nMemory-Usage after train: {'host_used_GB': 580}\nMemory-Usage "
+    "after train: {'host_used_GB': 640}\nMemory-Usage after train: {'host_used_GB': 700}\nMemory-Usage after "
+    "train: {'host_used_GB': 760}\nMemory-Usage after train: {'host_used_GB': 820}\nMemory-Usage after train: "
+    "{'host_used_GB': 880}\nray.exceptions.OutOfMemoryError: 1 worker(s) were killed due to the node running low"
+    " on memory. Memory on the node was 996.00GB / 1007.51GB (0.988576)",
+    near_miss="Memory-Usage after train: {'host_used_GB': 900}\nMemory-Usage after train: {'host_used_GB': "
+    "901}\nMemory-"
+    "Usage after train: {'host_used_GB': 900}\nMemory-Usage after train: {'host_used_GB': 901}\nMemory-Usage "
+    "after train: {'host_used_GB': 900}\nMemory-Usage after train: {'host_used_GB': 901}\nMemory-Usage after "
+    "train: {'host_used_GB': 900}\nMemory-Usage after train: {'host_used_GB': 901}\nMemory-Usage after train: "
+    "{'host_used_GB': 900}\nray.exceptions.OutOfMemoryError: 1 worker(s) were killed due to the node running low"
+    " on memory. Memory on the node was 996.00GB / 1007.51GB (0.988576)",
+    advice=(
+        Advice("restart from the last checkpoint before the limit", "the growth starts anew", "a mitigation"),
+        Advice("compare RSS before and after each phase and save", "names the phase", "none"),
+    ),
+    settle=(
+        settle.MEMORY,
+        settle.EVENTS,
+    ),
+    find=_find,
+)

@@ -1,0 +1,1 @@
+"""How a process ended: one rule a file."""

@@ -1,0 +1,78 @@
+"""A rule is a document: what it sees, why that happens, how sure it is, what to change, and what only looks alike."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from headway.diagnose.case import Case
+from headway.diagnose.causes import Level
+from headway.diagnose.evidence import Evidence, Grade, Place
+
+GradeOf = Callable[[Evidence], Grade | None]
+"""How sure one piece of evidence makes a mechanism; None: it is another one."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A change to make: what, what it does, and what it may cost.
+
+    >>> Advice("lower max-tokens-per-gpu", "less device memory in forward and backward", "more micro-batches").risk
+    'more micro-batches'
+    """
+
+    text: str
+    effect: str
+    risk: str
+
+
+@dataclass(frozen=True)
+class Settle:
+    """What would settle an open question: a command, the file or place that it reads, and the line to look for.
+
+    >>> Settle("dmesg -T", "kernel log", "oom-kill:constraint=").where
+    'kernel log'
+    """
+
+    command: str
+    where: str
+    line: str
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a rule says of a case: how sure, because of what, and the lines that say it.
+
+    >>> Claim("supported", "the request is 20 times the setting").grade
+    'supported'
+    """
+
+    grade: Grade
+    because: str
+    places: tuple[Place, ...] = ()
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One name of the table as a document. A mechanism's `ends` are the kinds of evidence that show it, with how sure
+    each makes it; `tier` 0 are outside agents that name themselves, 1 faults of the work itself, 2 and 3 what may
+    follow from those, 4 teardown. A cause's `find` weighs a case. `example` shows it; `near_miss` only looks like it.
+    """
+
+    name: str
+    level: Level
+    sees: str
+    why: str
+    sure: str
+    look_alikes: str
+    example: str
+    near_miss: str
+    refuters: tuple[str, ...] = ()
+    advice: tuple[Advice, ...] = ()
+    settle: tuple[Settle, ...] = ()
+    tier: int = 4
+    ends: Mapping[str, Grade | GradeOf] = field(default_factory=dict)
+    find: Callable[[Case], Claim | None] | None = None
+
+    def grade(self, evidence: Evidence) -> Grade | None:
+        """How sure a piece of evidence makes this mechanism."""
+        found = self.ends.get(evidence.kind)
+        return found(evidence) if callable(found) else found

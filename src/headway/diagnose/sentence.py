@@ -1,0 +1,95 @@
+"""The one sentence that is read first: what ended it, why or why not known, and the number that matters."""
+
+from headway.diagnose.case import Case
+from headway.diagnose.causes import NOT_ESTABLISHED, table
+from headway.diagnose.finding import Finding
+from headway.units import format_bytes
+
+_HOW = {
+    "cgroup-oom-kill": "The kernel killed {who} because its memory cgroup reached its limit",
+    "kernel-oom-kill": "The kernel killed {who} because the whole machine ran out of memory",
+    "pod-eviction": "The kubelet evicted the pod because its node was short of a resource",
+    "oom-daemon": "A user-space guard ended {who} under memory pressure",
+    "sigkill-class": "The connection to {who} broke without a word: SIGKILL or _exit, if no crash banner is in "
+        "its own output",
+    "native-crash": "Native code crashed {who}",
+    "host-allocation-failure": "A request for host memory was refused; nobody killed {who}",
+    "python-exception": "An exception of Python ended {who}",
+    "python-exit": "Python code in {who} called exit; no signal is in the text",
+    "ray-kill": "Ray was asked to kill {who}: teardown, so the reason came earlier and is not in these lines",
+    "raylet-lost": "The node manager (raylet) of a machine ended or was declared dead, and its workers went along",
+    "node-lost": "A machine stopped being a member of the cluster",
+    "gcs-lost": "The control service on the head could not be reached for longer than its timeout",
+    "scheduler-cancel": "The scheduler ended the job and said so",
+    "collective-timeout": "A collective waited too long for some rank, and the watchdog ended {who}",
+    "peer-lost": "A collective of {who} failed at once because a remote rank was gone; that one went first",
+    "engine-exit": "The inference engine ended or raised, and the run with it",
+    "hang": "Nothing ended: progress stopped, and somebody waits in vain",
+    "unknown": "The text does not show how it ended",
+}  # fmt: skip
+
+
+def sentence(finding: Finding, case: Case) -> str:
+    """One or two clauses for the mechanism, one for the cause."""
+    how = _mechanism(finding, case)
+    step = f" (step {finding.step})" if finding.step is not None else ""
+    went = "; the run went on after it" if finding.survived else ""
+    return f"{how}{step}{_cause(finding)}{went}."
+
+
+def _who(finding: Finding) -> str:
+    return finding.process or (f"the {finding.component}" if finding.component else "the process")
+
+
+def _mechanism(finding: Finding, case: Case) -> str:
+    if finding.mechanism == "ray-memory-monitor":
+        return _monitor(case)
+    if finding.mechanism == "sigterm":
+        return (
+            f"Something outside {'this worker' if not finding.process else finding.process} sent it SIGTERM; "
+            "a memory-limit kill cannot print this, an eviction could"
+        )
+    if finding.mechanism == "device-allocation-failure":
+        return _refusal(case)
+    text = _HOW[finding.mechanism].format(who=_who(finding))
+    if finding.mechanism == "python-exception" and case.event is not None:
+        message = ": ".join(case.event.fields[key] for key in ("type", "message") if case.event.fields.get(key))
+        return f"{text} ({(message or case.event.place.text.strip())[:160]})"
+    return text
+
+
+def _monitor(case: Case) -> str:
+    kill = case.kill
+    if kill is None:
+        return "Ray's memory monitor killed a worker because its node, not a GPU, was nearly full"
+    share = f"{100 * kill.share:.1f} %"
+    threshold = f" against a threshold of {kill.threshold:g}" if kill.threshold is not None else ""
+    return (
+        f"Ray's memory monitor killed a worker because the node, not a GPU, held {format_bytes(kill.used)} of "
+        f"{format_bytes(kill.total)} ({share}{threshold})"
+    )
+
+
+def _refusal(case: Case) -> str:
+    found = case.refusal
+    if found.asked is None:
+        return "A request for device memory was refused"
+    free = (
+        f" with {format_bytes(found.free)} free of {format_bytes(found.total)}"
+        if found.free is not None and found.total
+        else ""
+    )
+    return f"A request for {format_bytes(found.asked)} of device memory was refused{free}"
+
+
+def _cause(finding: Finding) -> str:
+    if finding.cause == NOT_ESTABLISHED:
+        if finding.mechanism in ("unknown", "ray-kill"):
+            return ""
+        return (
+            "; nothing here shows which"
+            if finding.mechanism == "sigterm"
+            else "; why is not established by these lines"
+        )
+    word = {"proven": "Proven", "supported": "Supported", "open": "Not established, likeliest"}[finding.cause_grade]
+    return f". {word}: {finding.cause}, {finding.because or table('cause')[finding.cause].meaning.rstrip('.')}"

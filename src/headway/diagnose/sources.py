@@ -1,0 +1,92 @@
+"""From the words of a command line to sources: files, folders, standard input, and this machine as it is now."""
+
+import io
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from headway.diagnose.lines import Source
+from headway.errors import InputError
+
+ENDINGS = {
+    ".log",
+    ".out",
+    ".err",
+    ".txt",
+    ".gz",
+    ".jsonl",
+    ".json",
+    ".events",
+    ".peak",
+    ".current",
+    ".oom_control",
+    ".failcnt",
+    "",
+}
+MOST_FILES = 2000
+SKIPPED = ("agent-", "dashboard_", ".safetensors", "events.out.tfevents")
+
+
+def sources_of(logs: Sequence[str], runs: Sequence[str], *, live: bool) -> list[Source]:
+    """What to read. Each of `runs` is an attempt of its own; `logs` belong to the first where there are none.
+
+    InputError names every file that cannot be read, and where nothing is named at all.
+    """
+    problems: list[str] = []
+    found: list[Source] = []
+    for index, words in enumerate([list(logs), *([each] for each in runs)]):
+        run = max(0, index - 1)
+        for word in words:
+            try:
+                found += _of(word, run)
+            except InputError as error:
+                problems += error.problems
+    if live:
+        from headway.diagnose.live import live_sources
+
+        found += live_sources(max((source.run for source in found), default=0))
+    if problems:
+        raise InputError(*problems)
+    if not found:
+        raise InputError("LOG: nothing to read; name a log, a folder of logs, or - for standard input, or use --live")
+    return found
+
+
+def _of(word: str, run: int) -> Iterator[Source]:
+    if word == "-":
+        yield Source("-", lambda: sys.stdin.buffer, run)
+        return
+    path = Path(word).expanduser()
+    if path.is_dir():
+        files = sorted(each for each in path.rglob("*") if each.suffix in ENDINGS and each.is_file())
+        files = [each for each in files if not each.name.startswith(SKIPPED) and each.stat().st_size]
+        if not files:
+            raise InputError(f"{word}: the folder holds no log (files that end in .log, .out, .err, .txt, .gz)")
+        for file in files[:MOST_FILES]:
+            yield Source(str(file), opener(file), run)
+        return
+    opener(path)().close()
+    yield Source(word, opener(path), run)
+
+
+def opener(path: Path) -> Callable[[], BinaryIO]:
+    """Opens a file; InputError where it cannot be."""
+
+    def opened() -> BinaryIO:
+        try:
+            return path.open("rb")
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+
+    return opened
+
+
+def text_source(name: str, text: str, run: int = 0) -> Source:
+    """A text as a source.
+
+    >>> text_source("a", "Killed").open().read()
+    b'Killed'
+    """
+    data = text.encode(errors="replace")
+    return Source(name, lambda: io.BytesIO(data), run)
