@@ -61,15 +61,12 @@ def test_no_two_rows_answer_to_one_name():
 
 def test_one_row_is_read_without_building_the_others():
     code = (
-        "import sys, time\nfrom headway.facts import shapes\nbegan = time.perf_counter()\n"
-        "shapes.by_name('Qwen/Qwen3-4B')\n"
-        "print(time.perf_counter() - began, shapes._from_row.cache_info().currsize)\n"
+        "import sys\nfrom headway.facts import shapes\nshapes.by_name('Qwen/Qwen3-4B')\n"
+        "print(shapes._from_row.cache_info().currsize)\n"
         "assert 'torch' not in sys.modules and 'transformers' not in sys.modules"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    seconds, built = ran.stdout.split()
-    assert built == "1"
-    assert float(seconds) < 0.1  # some 3 ms alone; the limit leaves room for a busy machine
+    assert ran.stdout.strip() == "1"
 
 
 SMALL = ModelShape("x", "llama", 4, 64, 160, 4, 2, 16, 264, tied=True)

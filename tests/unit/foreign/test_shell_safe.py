@@ -3,7 +3,6 @@
 import ast
 import os
 import subprocess
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -144,13 +143,12 @@ ENDLESS = [
 ]  # fmt: skip
 
 
+@pytest.mark.timeout(60)  # each takes a second at most; without a bound none would end
 @pytest.mark.parametrize("text", ENDLESS, ids=range(len(ENDLESS)))
 def test_work_is_bounded(text, tmp_path):
     script = tmp_path / "run.sh"
     script.write_text(f"TP=4\n{text}\nrun $TP\n")
-    start = time.perf_counter()
     read_script(script)
-    assert time.perf_counter() - start < 3
 
 
 @pytest.mark.parametrize("data", [b"\0\1\2", b"\xff\xfe\x00x", b"x" * (2 << 20)])
@@ -180,10 +178,8 @@ TOKENS = st.sampled_from([
 @given(st.lists(TOKENS, max_size=60).map("".join))
 @settings(max_examples=300, deadline=None)
 def test_any_text_is_read_without_failing(text):
-    start = time.perf_counter()
     with suppress(InputError):
         settings_of(read_text(text))
-    assert time.perf_counter() - start < 3
 
 
 def test_the_package_has_nothing_that_could_run_or_ask_anything():

@@ -27,10 +27,10 @@ def short_trace(case: Case) -> dict[Phase, Peaks]:
     return traced(case, LAYERS)
 
 
-@pytest.mark.parametrize("phase", TRACED)
 @pytest.mark.parametrize("case", QUICK, ids=lambda case: case.name)
-def test_a_plan_agrees_with_short_traces_extrapolated(case: Case, phase: Phase) -> None:
-    assert agrees(planned(case), phase, extrapolated(case))
+def test_a_plan_agrees_with_short_traces_extrapolated(case: Case) -> None:
+    ledger, found = planned(case), extrapolated(case)
+    assert [phase for phase in TRACED if not agrees(ledger, phase, found)] == []
 
 
 @pytest.mark.slow
