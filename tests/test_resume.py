@@ -4,8 +4,6 @@ import signal
 import time
 from pathlib import Path
 
-import pytest
-
 import kill_resume
 
 
@@ -24,23 +22,16 @@ def run_until(spec: Path, output: Path, steps: int, sent: signal.Signals) -> int
     return process.wait(timeout=60)
 
 
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> kill_resume.Outcome:
-    folder = tmp_path_factory.mktemp("plain")
-    return kill_resume.finish(kill_resume.write_spec(folder), folder / "run")
-
-
-def test_three_kills_leave_no_trace(plain: kill_resume.Outcome, tmp_path: Path) -> None:
+def test_three_kills_and_a_sigterm_leave_no_trace(tmp_path: Path) -> None:
+    """One run that goes through, and one that is killed, asked to stop, killed twice more, and each time resumed."""
+    (tmp_path / "plain").mkdir()
+    plain = kill_resume.finish(kill_resume.write_spec(tmp_path / "plain"), tmp_path / "plain" / "run")
     spec, output = kill_resume.write_spec(tmp_path), tmp_path / "run"
-    for steps in (1, 5, 8):
-        assert run_until(spec, output, steps, signal.SIGKILL) == -signal.SIGKILL
-    assert kill_resume.differences(plain, kill_resume.finish(spec, output)) == []
-
-
-def test_sigterm_saves_says_so_and_resumes(plain: kill_resume.Outcome, tmp_path: Path) -> None:
-    spec, output = kill_resume.write_spec(tmp_path), tmp_path / "run"
+    assert run_until(spec, output, 1, signal.SIGKILL) == -signal.SIGKILL
     assert run_until(spec, output, 3, signal.SIGTERM) == 128 + signal.SIGTERM
     log = (tmp_path / "run.log").read_text()
     assert "SIGTERM" in log
     assert "Traceback" not in log
+    for steps in (5, 8):
+        assert run_until(spec, output, steps, signal.SIGKILL) == -signal.SIGKILL
     assert kill_resume.differences(plain, kill_resume.finish(spec, output)) == []
