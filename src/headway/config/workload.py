@@ -56,6 +56,8 @@ def to_workload(spec: RunSpec, source: ModelSource, machine: Machine | None = No
         problems=spec.data.problems + spec.eval.problems,
         steps=spec.train.steps,
         save=True,
+        save_every=spec.output.save_every,
+        eval_every=spec.eval.every,
         tensorboard=spec.output.tensorboard,
     )
 

@@ -284,8 +284,9 @@ class Workload:
     `engine` None: the trainer generates itself, or nothing is generated. `weights_file_bytes` is what loading reads
     from disk (0: random weights). A `function` reward runs in a process bounded by `reward_limit_bytes`. `problems`
     are held in host memory, `data` tells where they come from. `steps` are rollouts; `save`: checkpoints are
-    written. `ray`: processes are actors of a Ray cluster on the same nodes. `unknown` lists, in words, what the run
-    does not say and what was assumed. `mode`: whether the engine generates while the trainer trains: the next step's
+    written, every `save_every` steps, as evaluations are made every `eval_every` (0: at the end). `ray`: processes
+    are actors of a Ray cluster on the same nodes. `unknown` lists, in words, what the run does not say and what was
+    assumed. `mode`: whether the engine generates while the trainer trains: the next step's
     answers ("one-step-off"), or without a break ("async"). `checkpoint`: "async" writes while the run goes on.
     `tools_limit_bytes`: what tools and environments of all samples may take of a node's host memory.
     """
@@ -309,7 +310,19 @@ class Workload:
     mode: Literal["sync", "one-step-off", "async"] = "sync"
     checkpoint: Literal["sync", "async"] = "sync"
     tools_limit_bytes: int = 0
+    save_every: int = 0
+    eval_every: int = 0
     unknown: tuple[str, ...] = ()
+
+    @property
+    def first_save(self) -> int:
+        """The step of the first checkpoint."""
+        return min(self.save_every or self.steps, self.steps)
+
+    @property
+    def first_eval(self) -> int:
+        """The step of the first evaluation after training has begun."""
+        return min(self.eval_every or self.steps, self.steps)
 
     @property
     def optimizer_steps(self) -> int:

@@ -144,6 +144,10 @@ def _trainer(found: Found, megatron: bool) -> dict[str, Setting]:
     if "use-precision-aware-optimizer" in found.flags:
         told["trainer.optimizer.precision_aware"] = True
     told["save"] = "save" in found.flags
+    for key in ("save", "eval"):
+        every = found.value(f"{key}_interval")
+        if isinstance(every, int) and every > 0:
+            told[f"{key}_every"] = every
     if "async-save" in found.flags:
         told["checkpoint"] = "async"
     if found.value("dtype") == "fp16":

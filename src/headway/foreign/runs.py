@@ -165,7 +165,14 @@ def workload(found: Found, shape: ModelShape) -> Workload:
     reading = Reading(found)
     made = build(reading, shape)
     unread = tuple(f"not read: {text}" for text in found.unread)
+    made = replace(made, save_every=_every(found, "save_interval"), eval_every=_every(found, "eval_interval"))
     return replace(made, unknown=tuple(dict.fromkeys((*made.unknown, *reading.notes, *unread, *shape.assumed))))
+
+
+def _every(found: Found, key: str) -> int:
+    """Steps between two saves or evaluations; 0 where there is no such number."""
+    value = found.value(key)
+    return max(0, value) if isinstance(value, int) else 0
 
 
 def _run(shape: ModelShape, trainer: Trainer, rollout: Rollout, layout: Layout, engine: Engine | None) -> Workload:

@@ -25,7 +25,7 @@ def phases(workload: Workload) -> Phases:
         Phase.STEP: (1, after + training.step(workload, rank)),
     }
     if workload.save:
-        tensors[Phase.SAVE] = (workload.steps, after)
+        tensors[Phase.SAVE] = (workload.first_save, after)
     beside = _beside(workload)
     if workload.device == "cuda":
         beside += [Entry("device", "device_used", "trainer", item) for item in training.paged_states(workload, rank)]

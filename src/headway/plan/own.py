@@ -103,8 +103,10 @@ def first_step(workload: Workload, phase: Phase) -> int:
     match phase:
         case Phase.LOAD:
             return 0
-        case Phase.SAVE | Phase.EVAL:
-            return workload.steps
+        case Phase.SAVE:
+            return workload.first_save
+        case Phase.EVAL:
+            return workload.first_eval
         case Phase.TRAIN | Phase.STEP:
             return 1 if workload.trainer.updates > 1 else min(2, workload.steps)
         case _:

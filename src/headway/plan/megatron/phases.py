@@ -29,7 +29,7 @@ def phases(workload: Workload, machine: Machine | None = None) -> Phases:
     if workload.trainer.scores or workload.trainer.reference != "none":
         steps[Phase.SCORE] = later
     if workload.save:
-        steps[Phase.SAVE] = workload.steps
+        steps[Phase.SAVE] = workload.first_save
     found: Phases = {}
     for phase, step in steps.items():
         stage, items = worst(workload, phase)

@@ -76,9 +76,9 @@ class Run:
         if trainer.scores or trainer.reference != "none" or trainer.updates > 1 or others:
             found[Phase.SCORE] = (later, grown)
         if workload.save:
-            found[Phase.SAVE] = (workload.steps, True)
+            found[Phase.SAVE] = (workload.first_save, True)
         if workload.rollout.eval_problems:
-            found[Phase.EVAL] = (workload.steps, True)
+            found[Phase.EVAL] = (workload.first_eval, True)
         return found
 
 
