@@ -118,9 +118,9 @@ class TestIntervals:
     @pytest.mark.parametrize(
         ("step", "said"),
         [
-            (100, "a rerun starts from the save of 100 if it was complete, else 50"),
+            (100, "what there is to resume from is the save of 100 if it was complete, else 50"),
             (49, "save (every 50) was not due, none before it"),
-            (3, "a rerun starts from 0, 3 rollouts are lost"),
+            (3, "there is nothing to resume from, 3 rollouts are lost"),
         ],
     )
     def test_steps(self, step, said):

@@ -71,7 +71,8 @@ def _due(subject: Subject, step: int, save: int | None, evaluate: int | None, un
         lost = step - last
         both = bool(step) and lost == 0
         kept = f"the save of {step} if it was complete, else {max(0, step - save)}" if both else str(last)
-        said.append(f"a rerun starts from {kept}" + ("" if both else f", {lost} {unit} are lost"))
+        there = f"what there is to resume from is {kept}" if last else "there is nothing to resume from"
+        said.append(there + ("" if both else f", {lost} {unit} are lost"))
     return " ".join(said).rstrip(";")
 
 
