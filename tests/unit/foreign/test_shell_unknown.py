@@ -30,6 +30,7 @@ def why(text):
         ("if [ -d /data ]; then A=1; else A=2; fi; run $A", "asks the machine: [ -d /data ] (1 or 2)"),
         ("source missing.sh; run ${X[@]}", "variable X is not set in the script, nor was missing.sh read"),
         ('if [ -z "$BIG" ]; then TP=4; else TP=8; fi; run $TP', "variable BIG is not set in the script (4 or 8)"),
+        ("run a/$$_$TP", "$$ is known only when it runs; variable TP is not set in the script"),
         ("run $?", "$? is known only when it runs"),
         ("run $(pwd)", "the folder that the script is started in is not known"),
         ("read -r A < file; run $A", "asks the machine: < file"),

@@ -118,6 +118,8 @@ def expand(expander: "Expander", text: str, quoted: bool) -> Many | Word:
     held = state.get(name)
     if rest.startswith(":") and index in ("@", "*") and isinstance(held, Array) and held.keys:
         return _part(expander, found, rest[1:], held.keys)
+    if rest.startswith(":") and name in "@*" and isinstance(found, Many):
+        return _part(expander, Many((state.script, *found.items), found.star), rest[1:])  # $0 counts among them
     return _changed(expander, found, rest)
 
 
