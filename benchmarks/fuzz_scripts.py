@@ -1,10 +1,11 @@
 """Launch scripts changed at random: reading one may say that it is not understood, but never fail or hang.
 
-    python benchmarks/fuzz_scripts.py MINUTES [SEED]
+    python benchmarks/fuzz_scripts.py [MINUTES] [--seed SEED]
 
 Prints what was tried, the slowest script, and each script that failed with its error; exit code 1 where one did.
 """
 
+import argparse
 import random
 import sys
 import time
@@ -67,7 +68,11 @@ def attempt(text: str) -> tuple[float, str]:
 
 
 def main(argv: list[str]) -> int:
-    minutes, seed = float(argv[0]) if argv else 1.0, int(argv[1]) if len(argv) > 1 else time.time_ns()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("minutes", type=float, nargs="?", default=1.0, help="how long to go on (default 1)")
+    parser.add_argument("--seed", type=int, default=None, help="of the changes (default: another every time)")
+    options = parser.parse_args(argv)
+    minutes, seed = options.minutes, time.time_ns() if options.seed is None else options.seed
     texts = [path.read_text() for path in sorted(SCRIPTS.rglob("*.sh"))]
     rng, tried, slowest, bad = random.Random(seed), 0, 0.0, 0
     end = time.monotonic() + minutes * 60

@@ -12,7 +12,7 @@ from headway.errors import InputError
 from headway.facts import machines, probe, shapes
 from headway.facts.machine import Limit, Machine
 from headway.facts.shapes import ModelShape
-from headway.facts.workload import Workload
+from headway.facts.workload import Layout, Workload
 from headway.foreign import presets
 from headway.units import parse_bytes
 
@@ -61,8 +61,8 @@ def read_case(
     the model of a launch, `pod` a file with the limits of the pod that the run is in. InputError says what the words
     would have to be instead.
     """
-    if not words:
-        raise InputError(f"RUN: is missing; {_instead()}")
+    if not words or not words[0].strip():
+        raise InputError(f"RUN: is {'empty' if words else 'missing'}; {_instead()}")
     if is_launch(words):
         from headway.cli.launch import launch_case, read_launch
 
@@ -86,6 +86,11 @@ def _case(run: str, trainer: str | None, machine: str | None, settings: Sequence
     """A RunSpec, or a model under a trainer."""
     host, keys = host_memory(settings)
     path = Path(run).expanduser()
+    if path.suffix.lower() in (".yaml", ".yml"):
+        raise InputError(
+            f"{run}: a YAML file does not say which program reads it; pass the command that uses it, such as: "
+            f"headway plan -- trl grpo --config {run}"
+        )
     if _is_runspec(path):
         if trainer is not None:
             raise InputError(
@@ -113,10 +118,16 @@ def is_launch(words: Sequence[str]) -> bool:
     suffix = path.suffix.lower()
     if suffix in (*SCRIPTS, *LOGS, ".py"):
         return True
-    if suffix in (".toml", ".json") or not path.is_file():
+    return suffix not in (".toml", ".json") and path.is_file() and is_shell_script(path)
+
+
+def is_shell_script(path: Path) -> bool:
+    """Whether a file begins as a shell script does. A file that cannot be read is none."""
+    try:
+        with path.open("rb") as file:
+            return _SHEBANG.match(file.read(200)) is not None
+    except OSError:
         return False
-    with path.open("rb") as file:
-        return _SHEBANG.match(file.read(200)) is not None
 
 
 def _instead() -> str:
@@ -257,7 +268,7 @@ def _of_model(shape: ModelShape, trainer: str, name: str | None, host: int | Non
         workload = presets.workload(shape, trainer, (*settings, *filled))
         said = tuple(f"{setting.replace('=', ' = ')} (nobody said; as {machine.name} is)" for setting in filled)
         workload = replace(workload, unknown=(*workload.unknown, *said))
-    check_device(workload, machine, trainer)
+    check_device(workload, machine, f"--trainer {trainer}")
     check_layout(workload, machine)
     return Case(workload, machine, presets.by_name(trainer).title)
 
@@ -275,13 +286,13 @@ def _from_machine(workload: Workload, machine: Machine, given: set[str]) -> tupl
     return tuple(f"{key}={count}" for key, count in found if count > 1)
 
 
-def check_device(workload: Workload, machine: Machine, trainer: str) -> None:
-    """InputError for a run on devices where the machine has none."""
+def check_device(workload: Workload, machine: Machine, run: str) -> None:
+    """InputError for a run on devices where the machine has none. `run` is what the user named."""
     if workload.device == "cpu" or machine.device_count:
         return
     cpu = "" if workload.engine is not None else ", or set device=cpu"
     raise InputError(
-        f"--trainer {trainer}: runs on a device, and {machine.name} has none; name a machine with devices, such as "
+        f"{run}: runs on a device, and {machine.name} has none; name a machine with devices, such as "
         f"--machine h100-80{cpu}"
     )
 
@@ -294,5 +305,18 @@ def check_layout(workload: Workload, machine: Machine) -> None:
         others = f", engine.devices = {apart}" if apart else ""
         raise InputError(
             f"layout.nodes = {layout.nodes}, layout.devices = {layout.devices}{others}: {machine.name} has {there} "
-            f"device{'s' if there > 1 else ''}; set fewer, or name a machine with more, such as --machine 8xh100-80"
+            f"device{'s' if there > 1 else ''}; set fewer, or name a machine with more, such as "
+            f"--machine {_enough(machine, layout, layout.ranks + apart)}"
         )
+
+
+def _enough(machine: Machine, layout: Layout, devices: int) -> str:
+    """A machine of the same kind with so many devices: on as many nodes as the run asks for, where it asks for
+    several, else on one of up to 8."""
+    kind = machine.name.rpartition("x")[2] if re.match(r"\d+x", machine.name) else machine.name
+    kind = next((name for name in (machine.name, kind) if name in machines.table()), "h100-80")
+    if machines.table()[kind].unified:
+        return f"{devices}x{kind}"
+    each = layout.devices if layout.nodes > 1 else max(layout.devices, min(devices, 8))
+    nodes = -(-devices // each)
+    return f"{nodes}x{each}x{kind}" if nodes > 1 else f"{each}x{kind}"

@@ -341,10 +341,11 @@ MOST_WORLDS = 400
 
 
 def tree(script: Script, root: Path | None = None) -> tuple[Path | None, Path | None]:
-    """The script's file and the folder below which files that it names are read; nothing where it is no file."""
+    """The script's file and the folder below which files that it names are read. What is no file is taken to be one
+    in the root, and nothing is read where there is none."""
     path = Path(script.path)
     if not path.is_file():
-        return None, None
+        return (None, None) if root is None else (root.resolve() / "command", root.resolve())
     whole_path = path.resolve()
     return whole_path, root.resolve() if root is not None else files.root_of(whole_path)
 

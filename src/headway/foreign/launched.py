@@ -1,5 +1,6 @@
 """From the settings of a script of slime or Miles to the planner's Workload; `runs.py` has those of other systems."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -53,11 +54,46 @@ def workload(found: Found, shape: ModelShape | None = None, overrides: Sequence[
     model = shape if shape is not None else shape_of(found)
     given = {each.partition("=")[0].strip() for each in overrides}
     said = [f"{key}={value}" for key, value in settings(found).items() if key not in given]
-    run = presets.workload(model, preset, [*said, *overrides])
+    try:
+        run = presets.workload(model, preset, [*said, *overrides])
+    except InputError as error:
+        raise InputError(*(in_flags(text, found, overrides) for text in error.problems)) from None
     system = "miles-megatron" if (found.system, found.value("trainer_backend")) == ("miles", "megatron") else ""
     trainer = replace(run.trainer, system=system) if system and run.trainer.system == "slime" else run.trainer
     hidden = tuple(f"{', '.join(keys)}: {why}" for why, keys in _by_reason(found).items())
     return replace(run, trainer=trainer, unknown=(*run.unknown, *hidden, *found.unread, *found.notes))
+
+
+def in_flags(text: str, found: Found, overrides: Sequence[str] = ()) -> str:
+    """A message about a Workload's keys in the script's own flags, where they are known and no override has them.
+
+    >>> in_flags("--set layout.nodes=0: must be at least 1", Found("slime"))
+    '--actor-num-nodes 0: must be at least 1'
+    """
+    given = {each.partition("=")[0].strip() for each in overrides}
+    flags = {key: flag for key, flag in _flags(found).items() if key not in given}
+    names = "|".join(re.escape(key) for key in sorted(flags, key=len, reverse=True))
+    if not names:
+        return text
+    return re.sub(
+        rf"(?:--set )?\b({names})\b(?!\.)( ?= ?)?", lambda match: flags[match[1]] + (" " if match[2] else ""), text
+    )
+
+
+def _flags(found: Found) -> dict[str, str]:
+    """Key of the Workload -> the flag of the script's system that sets it; of several, the one that is given."""
+    if found.system in ("slime", "miles"):
+        from headway.foreign.slime import RULES
+
+        names = {rule.key: rule.flags for rule in RULES}
+        known = {key: names[name] for key, name in PLAIN.items() if name in names}
+        known |= {key: (flag,) for key, flag in ALSO.items()}
+        return {key: "--" + next((f for f in flags if f in found.flags), flags[0]) for key, flags in known.items()}
+    from headway.foreign.spelling import SPELLINGS
+
+    table = SPELLINGS.get(found.system, {})
+    shown = {key: re.fullmatch(r"(?:.* )?([\w.\-]+)[ =]\{(?:value|before)\}.*", text) for key, text in table.items()}
+    return {key: match[1] for key, match in shown.items() if match is not None and "." in key}
 
 
 def _of_others(found: Found, shape: ModelShape, overrides: Sequence[str]) -> Workload:

@@ -8,6 +8,7 @@ from headway.foreign import miles, slime
 from headway.foreign.command import launches
 from headway.foreign.found import Found
 from headway.foreign.shell import Command, Script, read_script
+from headway.foreign.shell.files import no_file
 from headway.foreign.shell.values import Origin, known
 
 Reader = Callable[[Script, Path | None], Found | None]
@@ -42,11 +43,24 @@ INSTEAD = (
 def read_run(path: Path, root: Path | None = None) -> Found:
     """The settings of a launch script. InputError where it cannot be read, or starts no trainer that is known."""
     if path.suffix == ".py":
+        missing = f"{no_file(path)}; and " if no_file(path) else ""
         raise InputError(
-            f"{path}: launchers in Python are not read, because that would mean to run them; pass the command that "
-            "it starts (headway plan -- python3 train.py ...), a log that prints its arguments, or a shell script"
+            f"{path}: {missing}launchers in Python are not read, because that would mean to run them; pass the "
+            "command that it starts (headway plan -- python3 train.py ...), a log that prints its arguments, or a "
+            "shell script"
         )
-    return settings_of(read_script(path, root), root)
+    return read_launcher(path, root)[1]
+
+
+def read_launcher(path: Path, root: Path | None = None, arguments: Sequence[str] = ()) -> tuple[Script, Found]:
+    """A launch script with its arguments, and its settings. Scripts that it starts are read only where it starts no
+    trainer itself. InputError as of `read_run`."""
+    script = read_script(path, root, arguments)
+    found = _known(script, root)
+    if found is not None:
+        return script, found
+    script = read_script(path, root, arguments, follows=True)
+    return script, settings_of(script, root)
 
 
 def read_command(words: Sequence[str]) -> Found:
@@ -63,11 +77,15 @@ def read_command(words: Sequence[str]) -> Found:
 
 def settings_of(script: Script, root: Path | None = None) -> Found:
     """The settings of a script that was read. InputError where it starts no trainer that is known."""
-    for read in readers():
-        found = read(script, root)
-        if found is not None:
-            return found
+    found = _known(script, root)
+    if found is not None:
+        return found
     started = dict.fromkeys(launch.name for command in script.commands for launch in launches(command))
     programs = f"it starts {', '.join(list(started)[:5])}" if started else "it starts no Python program"
     why = f" ({script.unread[0]})" if script.unread else ""
     raise InputError(f"{script.path}: no trainer that is known is started in it; {programs}{why}; {INSTEAD}")
+
+
+def _known(script: Script, root: Path | None) -> Found | None:
+    """The settings as the first reader that knows the script reads them."""
+    return next((found for read in readers() if (found := read(script, root)) is not None), None)

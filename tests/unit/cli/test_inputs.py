@@ -130,7 +130,10 @@ def test_headway_s_own_trainer_takes_one_device_and_the_cpu_where_there_is_none(
         (["train.log"], "no such file"),
         (["python3", "serve.py"], "no trainer that is known is started"),
         (["train.py"], "pass the command that it starts"),
-        ([], "name the model and its trainer"),
+        (["missing.py"], "missing.py: no such file; and launchers in Python are not read"),
+        (["run.yaml"], "pass the command that uses it, such as: headway plan -- trl grpo --config run.yaml"),
+        ([], "RUN: is missing; name the model and its trainer"),
+        ([""], "RUN: is empty; name the model and its trainer"),
         (["qwen3-4c"], "nearest are qwen3-4B"),
         (["nothing.toml"], "no such file"),
         (["nothing.json"], "is no config.json"),
@@ -141,6 +144,22 @@ def test_what_cannot_be_planned_says_what_can(words: list[str], said: str) -> No
     with pytest.raises(InputError) as error:
         read_case(words, None, "gb10", ())
     assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("machine", "asked", "enough"),
+    [
+        ("8xh100-80", ("layout.nodes=2", "layout.devices=8"), "2x8xh100-80"),
+        ("h100-80", ("layout.devices=4",), "4xh100-80"),
+        ("8xb200", ("layout.devices=8", "engine.devices=8", "engine.colocated=false"), "2x8xb200"),
+        ("gb10", ("layout.nodes=2", "layout.devices=1"), "2xgb10"),
+    ],
+)
+def test_a_machine_that_is_enough_is_named(machine: str, asked: tuple[str, ...], enough: str) -> None:
+    with pytest.raises(InputError) as error:
+        case("qwen3-4b", *asked, trainer="slime", machine=machine)
+    assert str(error.value).endswith(f"such as --machine {enough}")
+    assert case("qwen3-4b", *asked, trainer="slime", machine=enough).workload.layout.ranks <= 16
 
 
 def test_a_model_that_headway_does_not_train_is_planned_under_another_trainer() -> None:

@@ -116,16 +116,68 @@ class TestWhatIsALaunch:
         assert not is_launch([str(path)])
 
     def test_a_log_without_arguments(self, tmp_path: Path) -> None:
-        path = tmp_path / "end.log"
-        path.write_text("step 75: killed\n")
-        with pytest.raises(InputError, match="prints no arguments of a run"):
-            read_launch([str(path)])
+        for name in ("end.log", "end.txt"):
+            path = tmp_path / name
+            path.write_text("step 75: killed\n")
+            with pytest.raises(InputError, match="prints no arguments of a run"):
+                read_launch([str(path)])
 
     def test_a_log_with_arguments(self) -> None:
         logs = sorted((DATA / "scripts_other" / "logs").glob("*.log"))
         assert logs
         for path in logs:
             assert read_launch([str(path)]).found.settings["system"]
+
+    @pytest.mark.parametrize("starter", [(), ("bash", "-x"), ("env", "A=1", "srun", "-n", "1", "bash")])
+    def test_a_script_in_a_command_is_read_with_its_arguments(self, tmp_path: Path, starter: tuple[str, ...]) -> None:
+        path = tmp_path / "m.sh"
+        path.write_text(f'#!/bin/bash\n{COMMAND} --lr $1 "${{@:2}}"\n')
+        found = read_launch([*starter, str(path), "1e-6", "--rollout-batch-size", "16"]).found
+        assert found.settings["rollout_batch"] == 16
+        assert found.flags["lr"] == ("1e-6",)
+        assert found.places["rollout_batch"].file == "its arguments" or found.places["rollout_batch"].line == 1
+
+    def test_a_command_that_is_a_script_and_no_more_is_that_script(self, script: Path) -> None:
+        launch = read_launch(["sbatch", str(script)])
+        assert (launch.path, launch.found) == (script, read_launch([str(script)]).found)
+
+    def test_headway_s_options_behind_the_command_are_named(self) -> None:
+        said = "--machine was read as the command's own: headway's options stand before --"
+        words = [*COMMAND.split(), "--machine", "8xh100-80"]
+        found = json.loads(call("--machine", "gb10", "--json", "--", *words).stdout)
+        assert any(text.startswith(said) for text in found["unknown"])
+        with pytest.raises(InputError, match=said) as error:
+            read_case(words, None, "cpu-64gib", ())
+        assert "--trainer" not in str(error.value)
+
+    def test_what_is_no_file(self, tmp_path: Path) -> None:
+        (tmp_path / "d.sh").mkdir()
+        os.mkfifo(tmp_path / "p.log")
+        for name, said in (("d.sh", "is a folder"), ("p.log", "is no plain file"), ("none.sh", "no such file")):
+            with pytest.raises(InputError, match=said):
+                read_launch([str(tmp_path / name)])
+            with pytest.raises(InputError, match=said):
+                read_launch(["bash", str(tmp_path / name)])
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("--actor-num-nodes 0", "^--actor-num-nodes 0: must be at least 1"),
+            (
+                "--actor-num-nodes 2",
+                "^--actor-num-nodes 2, --actor-num-gpus-per-node 1: h100-80 has 1 device; .*2x1xh",
+            ),
+        ],
+    )
+    def test_bad_values_in_the_script_s_own_flags(self, text: str, said: str) -> None:
+        with pytest.raises(InputError, match=said):
+            read_case([*COMMAND.split(), *text.split()], None, "h100-80", ())
+
+    def test_a_command_s_yaml_is_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "grpo.yaml").write_text("model_name_or_path: Qwen/Qwen3-0.6B\nnum_generations: 6\n")
+        found = read_launch(["trl", "grpo", "--config", "grpo.yaml"]).found
+        assert found.settings["samples_per_prompt"] == 6
 
     @pytest.mark.parametrize(
         ("words", "said"),

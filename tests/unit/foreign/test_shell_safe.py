@@ -200,3 +200,41 @@ def test_the_package_has_nothing_that_could_run_or_ask_anything():
         "dataclasses", "collections", "typing", "pathlib", "headway", "tree_sitter", "tree_sitter_bash",
     }  # fmt: skip
     assert names <= allowed
+
+
+@pytest.mark.parametrize("loop", ["while true; do x=$((x + 1)); done", "x=0; for ((;;)); do ((x++)); done"])
+def test_a_loop_that_does_not_end_is_said(loop):
+    assert any("a loop" in text for text in read_text(f"{loop}\nrun").unread)
+    assert [command.program for command in read_text(f"{loop}\nrun").commands] == ["run"]
+
+
+def test_a_loop_in_the_background_or_with_a_way_out_is_no_trouble():
+    for loop in ("while true; do date; done &", "(while :; do date; done) &", "while true; do up && break; done"):
+        assert not read_text(loop).unread
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("bash near.sh 5", "5"),
+        ('TP=2 srun bash -eo pipefail "$(dirname "$0")/near.sh" 5', "5"),
+        ("./near.sh 5 &", "5"),
+        ("sbatch --nodes 2 near.sh 5", "5"),
+        ("bash ../../../outside.sh", None),
+        ("bash /nowhere/near.sh", None),
+    ],
+)
+def test_a_script_that_starts_another_is_read_with_it(tree, line, found):
+    train = "python3 train.py --num-rollout 1 --rollout-batch-size $1 --colocate"
+    for path in (tree.parent / "near.sh", tree.parents[3] / "outside.sh"):
+        path.write_text(f"{train}\n")
+    tree.write_text(f"{line}\n")
+    if found is None:
+        with pytest.raises(InputError, match=r"the script .*\.sh: (lies outside|was not found)"):
+            read_run(tree)
+        return
+    run = read_run(tree)
+    assert run.settings["rollout_batch"] == int(found)
+    assert run.at.file.endswith("near.sh")
+    tree.write_text(f"{line}\n{train.replace('$1', '7')}\n")
+    assert read_run(tree).settings["rollout_batch"] == 7

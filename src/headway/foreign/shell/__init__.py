@@ -1,6 +1,7 @@
 """Launch scripts in bash, read without running anything: `read_script` gives the commands that they would run."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from headway.errors import InputError
@@ -19,31 +20,43 @@ def read_commands(path: Path, root: Path | None = None) -> tuple[Command, ...]:
     return read_script(path, root).commands
 
 
-def read_script(path: Path, root: Path | None = None) -> Script:
-    """A script read without running anything. InputError where the file cannot be read as text.
+def read_script(
+    path: Path, root: Path | None = None, arguments: Sequence[str] = (), *, follows: bool = False
+) -> Script:
+    """A script read without running anything, with its arguments. InputError where it cannot be read as text.
 
     No other file is read than those that it sources below `root` (its repository, where not given), nothing of this
-    machine's environment is used, and the work is bounded: what is not read is named in `unread`.
+    machine's environment is used, and the work is bounded: what is not read is named in `unread`. `follows`: scripts
+    below `root` that it starts (`bash run.sh`) are read too, as if they stood in it.
     """
     text = files.read(path) if path.is_file() else None
     if text is None:
-        raise InputError(f"{path}: {'cannot be read as text' if path.is_file() else 'no such file'}")
+        raise InputError(f"{path}: {files.no_file(path) or 'cannot be read as text'}")
     if len(text) > files.LARGEST:
         raise InputError(f"{path}: is larger than 1 MiB, which no launch script is")
     whole = path.resolve()
-    return read_text(text, str(path), whole, root.resolve() if root is not None else files.root_of(whole))
+    tree = root.resolve() if root is not None else files.root_of(whole)
+    return read_text(text, str(path), whole, tree, arguments, follows=follows)
 
 
-def read_text(text: str, name: str = "script", script: Path | None = None, root: Path | None = None) -> Script:
+def read_text(
+    text: str,
+    name: str = "script",
+    script: Path | None = None,
+    root: Path | None = None,
+    arguments: Sequence[str] = (),
+    *,
+    follows: bool = False,
+) -> Script:
     """The text of a script read as `read_script` does; without a path, nothing that it sources is read.
 
     >>> read_text("TP=4; python3 train.py --tensor-model-parallel-size $TP").commands[0].argv[3].text
     '4'
     """
-    state = State()
+    state = State(arguments=tuple(known(word, Origin("its arguments", 1)) for word in arguments))
     if script is not None:
         state.script = known(str(script))
-    run = Evaluator(state, Budget(), STATEMENTS, script, root)
+    run = Evaluator(state, Budget(), STATEMENTS, script, root, follows=follows)
     try:
         run.script_text(text, name, Origin(name, 1), exact=True)
     except StoppedError as stop:

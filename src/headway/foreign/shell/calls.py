@@ -283,6 +283,8 @@ TALKERS = frozenset({"echo", "printf", "cat", "grep", "sed", "awk"})
 def external(run: "Evaluator", call: Call) -> Outcome:
     """Everything that bash does not carry out itself: recorded, and what it prints computed where that is plain."""
     run.record(call)
+    if run.follows and (inner := inner_file((known(call.name, call.at), *call.arguments))) is not None:
+        return run.script_file(inner, call)
     if (text := inner_script(call)) is not None:
         return run.nested(text, call.at, apart=True)
     if run.piped is not None and _reads_script(call):
@@ -324,6 +326,70 @@ def inner_script(call: Call) -> Word | None:
     before = words[-2] if len(words) > 1 else None
     submitted = call.name == "ray" and isinstance(before, Word) and before.text == "--"
     return last if call.name in REMOTE or submitted else None
+
+
+SCRIPT = re.compile(r".*\.(sh|bash|zsh|ksh|slurm|sbatch)", re.DOTALL)
+STARTERS = frozenset({
+    "sbatch", "srun", "qsub", "bsub", "env", "sudo", "nohup", "setsid", "timeout", "stdbuf", "numactl", "chronic",
+})  # fmt: skip
+"""Programs that run a script which is named among their words."""
+NO_SHELLS = TALKERS | {"chmod", "cp", "mv", "rm", "ls", "pkill", "kill", "which", "apt-get", "apt", "ln", "vim"}
+
+
+@dataclass(frozen=True)
+class Inner:
+    """A script that a command runs by the name of its file, its arguments, and variables set before it."""
+
+    file: Word
+    arguments: tuple[Item, ...]
+    environment: tuple[tuple[str, Word], ...] = ()
+
+
+def inner_file(words: Sequence[Item]) -> Inner | None:
+    """The script that a command runs: `./run.sh 4`, `bash -x run.sh 4`, `env TP=4 srun bash run.sh`, `sbatch run.sh`.
+
+    >>> inner_file([known(word) for word in "srun -n 2 bash -eo pipefail run.sh 4".split()]).file.text
+    'run.sh'
+    """
+    first = words[0]
+    if not isinstance(first, Word) or _base(first) in NO_SHELLS:
+        return None
+    if _is_script(first):
+        return Inner(first, tuple(words[1:]))
+    environment: list[tuple[str, Word]] = []
+    for index, item in enumerate(words):
+        text = item.text if isinstance(item, Word) else None
+        name, equals, value = (text or "").partition("=")
+        if equals and name.isidentifier():
+            environment.append((name, known(value)))
+        if _base(item).endswith(".py"):
+            return None
+        if _base(item) in SHELLS:
+            place = _past_options(words, index + 1)
+            file = words[place] if place < len(words) else None
+            found = isinstance(file, Word) and (len(file.parts) > 1 or file.text != "")
+            return Inner(file, tuple(words[place + 1 :]), tuple(environment)) if found else None  # type: ignore[arg-type]
+        if index and _base(first) in STARTERS and isinstance(item, Word) and _is_script(item):
+            return Inner(item, tuple(words[index + 1 :]), tuple(environment))
+    return None
+
+
+def _is_script(word: Word) -> bool:
+    last = word.parts[-1] if word.parts else ""
+    return isinstance(last, str) and not last.startswith("-") and SCRIPT.fullmatch(last) is not None
+
+
+def _past_options(words: Sequence[Item], place: int) -> int:
+    """The place after a shell's options; beyond the words where a script stands in its own word (`-c`, `-s`)."""
+    while place < len(words):
+        item = words[place]
+        text = item.text if isinstance(item, Word) else None
+        if text is None or text[:1] not in ("-", "+"):
+            return place
+        if re.fullmatch(r"-[a-zA-Z]*[cs]", text):
+            break
+        place += 2 if re.fullmatch(r"[-+][a-zA-Z]*[oO]|--(rc|init-)file", text) else 1
+    return len(words)
 
 
 def _base(item: Item) -> str:

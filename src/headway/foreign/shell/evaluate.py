@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from headway.foreign.shell import files, parse
-from headway.foreign.shell.calls import BUILTINS, DONE, Call, Outcome, external
+from headway.foreign.shell.calls import BUILTINS, DONE, Call, Inner, Outcome, external, inner_file
 from headway.foreign.shell.commands import Command
 from headway.foreign.shell.conditions import Maybe, Status
 from headway.foreign.shell.expand import Expander
@@ -28,7 +28,7 @@ SKIPPED = frozenset({"comment", "\n", ";", "&", ";;", "heredoc_body"})
 
 
 class Evaluator:
-    """Reads one script and what it sources."""
+    """Reads one script and what it sources; where it `follows`, the scripts that it starts too."""
 
     def __init__(
         self,
@@ -37,8 +37,11 @@ class Evaluator:
         readers: Mapping[str, Reader],
         script: Path | None = None,
         root: Path | None = None,
+        *,
+        follows: bool = False,
     ) -> None:
         self.budget, self.readers, self.script, self.root = budget, readers, script, root
+        self.follows = follows
         self.expander = Expander(state, budget, self.substitute)
         self.commands: list[Command] = []
         self.notes: list[str] = []
@@ -211,7 +214,9 @@ class Evaluator:
                 return DONE
             after()
             if self.state.variables == before and self.piped is None:
-                return DONE  # it waits for something outside, and then goes on
+                if not _beside(node):
+                    self.note(self.unit.origin(node), "a loop that does not end by itself was left")
+                return DONE
         self.note(self.unit.origin(node), f"a loop of more than {MOST_ROUNDS} rounds was left")
         return DONE
 
@@ -235,6 +240,8 @@ class Evaluator:
             return self.with_environment(call)
         if name is None:
             self.record(call, items)
+            if self.follows and (inner := inner_file(items)) is not None:
+                return self.script_file(inner, call)
             return Outcome("", Maybe("depends on a command whose name is not known"), "command")
         if name in self.state.functions:
             return self.function(name, call)
@@ -351,13 +358,39 @@ class Evaluator:
             return unknown(f"asks the machine: {text.strip()[:80]}", outcome.program)
         return join(parts)
 
+    def script_file(self, inner: Inner, call: Call) -> Outcome:
+        """A script that is started by the name of its file: read as `source` reads one, in a shell of its own."""
+        outcome = Outcome("", Maybe("depends on what a script returns"), "bash")
+        found = self.find(inner.file)
+        text = files.read(found.path) if found.path is not None else None
+        if found.path is None or text is None or self.budget.depth > DEEPEST - 6:
+            self.note(call.at, f"the script {inner.file.shown[:120]}: {found.why or 'cannot be read as text'}")
+            return outcome
+        path = str(found.path)
+        self.sourced.append(path)
+        before, script, piped = self.state, self.script, self.piped
+        given = dict((*call.environment, *inner.environment))
+        self.expander.state = State(
+            {name: value for name, value in before.variables.items() if name in before.exported} | given,
+            before.exported | set(given), arguments=inner.arguments, script=known(path), folder=before.folder,
+            output=before.output, missing=before.missing,
+        )  # fmt: skip
+        self.script, self.piped = found.path, None
+        self.script_text(text, path, Origin(path, 1), exact=True)
+        before.output = self.state.output
+        self.expander.state, self.script, self.piped = before, script, piped
+        return outcome
+
+    def find(self, word: Word) -> files.Found:
+        """The file that a word means, in the script's tree."""
+        if self.script is None or self.root is None:
+            return files.Found(None, "no file is read here")
+        return files.find(word, self.state.folder, self.script, self.root)
+
     def source(self, word: Word, arguments: Sequence[Item], at: Origin) -> Outcome:
         """`source file`: read where it lies in the script's tree, named as unread where not."""
         name = files.name_of(word)
-        if self.script is None or self.root is None:
-            found = files.Found(None, "no file is read here")
-        else:
-            found = files.find(word, self.state.folder, self.script, self.root)
+        found = self.find(word)
         text = files.read(found.path) if found.path is not None else None
         if found.path is None or text is None or self.budget.depth > DEEPEST - 6:
             why = found.why or "cannot be read as text"
@@ -376,6 +409,16 @@ class Evaluator:
         self.state.sources = self.state.sources[:-1]
         self.state.arguments = before
         return outcome if outcome.signal == "exit" else Outcome("", outcome.status)
+
+
+def _beside(node: Node) -> bool:
+    """Whether a statement runs in the background, itself or with what it stands in."""
+    at: Node | None = node
+    while at is not None:
+        if at.next_sibling is not None and at.next_sibling.type == "&":
+            return True
+        at = at.parent
+    return False
 
 
 def _from(value: object, name: str) -> bool:

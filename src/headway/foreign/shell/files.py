@@ -92,6 +92,19 @@ def read(path: Path) -> str | None:
     return None if b"\0" in data[:4096] else data.decode(errors="replace").replace("\r\n", "\n")
 
 
+def no_file(path: Path) -> str:
+    """Why a path is no file that can be read; empty where it is one.
+
+    >>> no_file(Path("/"))
+    'is a folder; name the file in it'
+    """
+    if path.is_file():
+        return ""
+    if path.is_dir():
+        return "is a folder; name the file in it"
+    return "is no plain file" if path.exists() else "no such file"
+
+
 def name_of(word: Word) -> str:
     """A file's last name, for messages."""
     last = word.parts[-1] if word.parts else ""
