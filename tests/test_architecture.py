@@ -113,7 +113,7 @@ def may_import(part: str, target: str, *, deferred: bool) -> bool:
     return target in LIGHT_ORDER[LIGHT_ORDER.index(part) :]
 
 
-IMPORTED_AS = {"pyyaml": "yaml"}
+IMPORTED_AS = {"google-re2": "re2", "pyyaml": "yaml"}
 """Distributions that are imported by another name."""
 
 

@@ -105,6 +105,12 @@ class Case:
     def kill(self) -> MonitorKill | None:
         return monitor_kill([place.text for place in self.around])
 
+    @property
+    def pinned(self) -> Evidence | None:
+        """A line around the event that asks for page-locked host memory."""
+        found = self.first("pinned")
+        return found if found is not None and found.place in self.around else None
+
     def slope(self, name: str) -> Slope | None:
         """How a measured value went through the log."""
         return slope(series(self.memory, name))

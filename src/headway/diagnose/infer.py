@@ -57,6 +57,9 @@ def _finding(
             grade = end.grade
     name, grade, more = _weighed(name, grade, evidence)
     case = Case(name, event, evidence, settings, tuple(memory))
+    if name == "device-allocation-failure" and grade != "proven" and case.pinned is not None:
+        case = replace(case, mechanism="host-allocation-failure")
+        name, grade = case.mechanism, "supported"
     claims = _claims(case)
     cause, claim = claims[0] if claims else (NOT_ESTABLISHED, Claim("open", ""))
     rule = rules("mechanism")[name]
@@ -71,7 +74,7 @@ def _finding(
     advice = (*why.advice, *(() if cause != NOT_ESTABLISHED and claim.grade != "open" else rule.advice))
     made = Finding(
         mechanism=name, mechanism_grade=grade, cause=cause, cause_grade=claim.grade, family=own, phase=case.phase,
-        step=case.step, component=_component(case), process=str(event.line.process), because=claim.because,
+        step=case.step, component=_component(case), process=_process(case), because=claim.because,
         evidence=places, ruled_out=tuple(_ruled_out(case)), candidates=(*candidates, *_senders(name, cause, case)),
         would_settle=_unique(settle), advice=_unique((*advice, *_warnings(advice, rule))),
         clock=event.line.clock, run=event.line.run, survived=incident.survived,
@@ -224,11 +227,32 @@ def _component(case: Case) -> str:
         return "engine"
     victims = [command for _, _, command in case.kill.top[:1]] if case.kill else []
     frames = case.event.fields.get("frames", "").split("\n")[-1]
-    for text in (case.event.line.process.name, *victims, frames, case.event.place.text[:200]):
+    own = _process(case) if case.event.kind.startswith("ray-") else case.event.line.process.name
+    for text in (own, *victims, frames, case.event.place.text[:200]):
         for name, pattern in _COMPONENTS:
             if text and re.search(pattern, text, re.IGNORECASE):
                 return name
     return ""
+
+
+_REPORTED = re.compile(r"class_name: (?:.*\.)?(\w+)|\bname: (\S+)|\b(?:Worker PID|pid): ?(\d+)")
+
+
+def _process(case: Case) -> str:
+    """Who ended. Ray's death texts are printed by others, so they count only for what they say of the dead one."""
+    event = case.event
+    if event is None:
+        return ""
+    if not event.kind.startswith("ray-"):
+        return str(event.line.process)
+    names = {"name": "", "pid": ""}
+    at = event.place.line
+    for place in case.around:
+        if abs(place.line - at) <= 12:
+            for actor, given, pid in _REPORTED.findall(place.text):
+                names["name"] = names["name"] or actor or given
+                names["pid"] = names["pid"] or pid
+    return " ".join(each for each in (names["name"], names["pid"] and f"pid {names['pid']}") if each)
 
 
 def _unique(items: Sequence[Item]) -> tuple[Item, ...]:

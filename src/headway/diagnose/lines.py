@@ -6,18 +6,18 @@ only in their numbers the first few and the last are kept, the others are counte
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import BinaryIO
 
 from headway.diagnose.clock import read_clock
-from headway.diagnose.evidence import Clock, Line, Place
+from headway.diagnose.evidence import Line, Place
 from headway.diagnose.matcher import Matcher
-from headway.diagnose.steps import latest_step
+from headway.diagnose.steps import latest_step_of
 from headway.diagnose.text import REPEATED, clean, plain_stream, process_of
 
 PIECE = 1 << 20
-BEHIND, AHEAD = 48 << 10, 48 << 10
-"""Bytes before and after a line in which its neighbours are looked for."""
+BEHIND, AHEAD, AHEAD_BLOCK = 6 << 10, 4 << 10, 32 << 10
+"""Bytes before and after a line that are kept for its neighbours; more after the start of a traceback or a table."""
 LONGEST = 2000
 """Characters of a line that are kept."""
 BEFORE, AFTER, BLOCK = 40, 24, 240
@@ -73,18 +73,30 @@ class Scan:
     head: tuple[tuple[int, str], ...] = ()
 
 
+@dataclass(slots=True)
+class _Hit:
+    """A line as bytes, with the bytes around it; it becomes a `Line` where it is kept to the end."""
+
+    number: int
+    data: bytes
+    step: int | None
+    before: bytes = b""
+    after: bytes = b""
+    repeated: int = 0
+
+
 class Scanner:
     """Reads one source. `order` is the order of its first line among those of all sources."""
 
     def __init__(self, source: Source, matcher: Matcher, series: tuple[bytes, ...], order: int = 0) -> None:
         self._matcher, self._series, self._order = matcher, series, order
         self.scan = Scan(source, order)
-        self._first: list[Line] = []
-        self._last: deque[Line] = deque(maxlen=MOST)
+        self._first: list[_Hit] = []
+        self._last: deque[_Hit] = deque(maxlen=MOST)
         self._kinds: dict[int, int] = {}
-        self._latest: dict[int, tuple[int, bytes, int | None]] = {}
+        self._latest: dict[int, _Hit] = {}
         self._step: int | None = None
-        self._clock: Clock | None = None
+        self._stepped = 0
 
     def read(self) -> Scan:
         """Read it to its end."""
@@ -96,33 +108,27 @@ class Scanner:
                 ended = not data
                 self.scan.bytes += len(data)
                 buffer = buffer + data if buffer else data
-                until = len(buffer) if ended else _boundary(buffer, done, len(buffer) - AHEAD)
+                until = len(buffer) if ended else _boundary(buffer, done, len(buffer) - AHEAD_BLOCK)
                 if until <= done:
                     continue
                 self._search(buffer, done, until, number)
                 self._mark_step(buffer, done, until, number)
                 if not self.scan.head:
-                    self.scan.head = tuple(_following(buffer, 0, 1, AFTER))
+                    self.scan.head = tuple(_following(buffer[:AHEAD], 1, AFTER))
                 number += buffer.count(b"\n", done, until)
                 if ended:
-                    self.scan.tail = tuple(_preceding(buffer, len(buffer), number, BEFORE))
+                    self.scan.tail = tuple(_preceding(buffer[-BEHIND:], number))
                 else:
                     keep = max(0, until - BEHIND)
                     buffer, done = buffer[keep:], until - keep
             self.scan.trouble = stream.trouble
             self.scan.count = number
-        kept = [*self._first, *self._last, *(self._again(kind) for kind in self._latest)]
-        self.scan.lines = sorted(kept, key=lambda line: line.order)
+        hits = [*self._first, *self._last, *self._latest.values()]
+        self.scan.lines = [self._line(hit) for hit in sorted(hits, key=lambda hit: hit.number)]
         return self.scan
 
-    def _again(self, kind: int) -> Line:
-        """The last line of a kind that came often, with how many of it are not kept."""
-        number, data, step = self._latest[kind]
-        line = self._line(data, 0, len(data), number, data, alone=True)
-        return replace(line, step=step, repeated=self._kinds[kind] - PER_KIND - 1)
-
     def _search(self, buffer: bytes, start: int, until: int, number: int) -> None:
-        place, counted = start, start
+        place = counted = self._stepped = start
         search = self._matcher.search
         while place < until:
             found = search(buffer, place, until)
@@ -130,8 +136,9 @@ class Scanner:
                 return
             middle = found[1] - 1 if buffer[found[1] - 1] not in b"\r\n" else max(found[0], found[1] - 2)
             begin, end = _around(buffer, middle)
-            number += buffer.count(b"\n", counted, begin)
-            counted = begin
+            if begin > counted:
+                number += buffer.count(b"\n", counted, begin)
+                counted = begin
             self._take(buffer, begin, end, middle, number)
             place = max(end, place + 1)
 
@@ -139,9 +146,10 @@ class Scanner:
         if end - begin > LONGEST:  # of a line without end, the part around the text
             begin, end = max(begin, middle - LONGEST // 2), min(end, middle + LONGEST // 2)
         data = buffer[begin:end]
-        if any(needle in data for needle in self._series):
-            self.scan.memory.add(number, clean(data))
-            return
+        for needle in self._series:
+            if needle in data:
+                self.scan.memory.add(number, clean(data))
+                return
         kind = hash(data.translate(None, DIGITS))
         seen = self._kinds.get(kind, 0)
         if seen == 0 and len(self._kinds) >= MOST_KINDS:
@@ -149,34 +157,44 @@ class Scanner:
         self._kinds[kind] = seen + 1
         if seen >= PER_KIND:
             if kind in self._latest or len(self._latest) < MOST:
-                self._latest[kind] = (number, data, self._step)
+                self._latest[kind] = _Hit(number, data, self._step, repeated=seen - PER_KIND)
             return
-        line = self._line(buffer, begin, end, number, data, alone=seen >= 3)
+        if begin > self._stepped:
+            self._see_step(buffer, self._stepped, begin)
+            self._stepped = begin
+        hit = _Hit(number, data, self._step)
+        if seen < PER_KIND // 2:
+            more = AHEAD_BLOCK if any(mark in data for mark in BLOCKS) else AHEAD
+            hit = _Hit(
+                number, data, self._step, buffer[max(0, begin - BEHIND) : begin], buffer[end + 1 : end + 1 + more]
+            )
         if len(self._first) < MOST:
-            self._first.append(line)
+            self._first.append(hit)
         else:
-            self._last.append(line)
+            self._last.append(hit)
 
-    def _line(self, buffer: bytes, begin: int, end: int, number: int, data: bytes, *, alone: bool) -> Line:
-        text = clean(data)
-        before = () if alone else tuple(_preceding(buffer, begin, number, BEFORE))
-        many = BLOCK if any(mark in data for mark in BLOCKS) else AFTER
-        after = () if alone else tuple(_following(buffer, end + 1, number + 1, many))
+    def _line(self, hit: "_Hit") -> Line:
+        text = clean(hit.data)
+        before = tuple(_preceding(hit.before, hit.number))
+        many = BLOCK if len(hit.after) > AHEAD else AFTER
+        after = tuple(_following(hit.after, hit.number + 1, many))
         clock = read_clock(text) or next((c for _, t in reversed(before) if (c := read_clock(t))), None)
-        repeated = REPEATED.search(text)
+        shown = REPEATED.search(text)
         return Line(
-            Place(self.scan.source.name, number, text), self._order + number, self.scan.source.run,
-            process_of(text), clock,
-            next((s for _, t in reversed(before) if (s := latest_step(t)) is not None), self._step),
-            int(repeated[1][:9]) if repeated else 0, before, after,
+            Place(self.scan.source.name, hit.number, text), self._order + hit.number, self.scan.source.run,
+            process_of(text), clock, hit.step, hit.repeated + (int(shown[1][:9]) if shown else 0), before, after,
         )  # fmt: skip
 
+    def _see_step(self, buffer: bytes, start: int, end: int) -> bool:
+        """Take the last step that a part of a piece names; False where it names none."""
+        step = latest_step_of(buffer, start, end)
+        self._step = self._step if step is None else step
+        return step is not None
+
     def _mark_step(self, buffer: bytes, start: int, until: int, number: int) -> None:
-        """The last step that a piece names, from its last lines that name one."""
-        step = latest_step(buffer[max(start, until - (64 << 10)) : until].decode("utf-8", errors="replace"))
-        if step is not None:
-            self._step = step
-            self.scan.steps.append((number, step))
+        """Note the last step that a piece names."""
+        if self._see_step(buffer, start, until) and self._step is not None:
+            self.scan.steps.append((number, self._step))
 
 
 def _boundary(buffer: bytes, start: int, until: int) -> int:
@@ -189,26 +207,22 @@ def _boundary(buffer: bytes, start: int, until: int) -> int:
 
 def _around(buffer: bytes, place: int) -> tuple[int, int]:
     """Begin and end of the line at a place; a carriage return begins a new one, as in a progress bar."""
-    begin = max(buffer.rfind(b"\n", 0, place), buffer.rfind(b"\r", 0, place)) + 1
+    begin = buffer.rfind(b"\n", 0, place) + 1
+    begin = max(begin, buffer.rfind(b"\r", begin, place) + 1)
     end = buffer.find(b"\n", place)
     end = len(buffer) if end < 0 else end
     bar = buffer.find(b"\r", place, end)
     return begin, end if bar < 0 else bar
 
 
-def _preceding(buffer: bytes, end: int, number: int, count: int) -> Iterator[tuple[int, str]]:
-    """Lines before a place, in their order, as far as the buffer reaches."""
-    lines = buffer[max(0, end - BEHIND // 3) : end].split(b"\n")[:-1][-count:]
-    first = number - len(lines)
-    for index, data in enumerate(lines):
-        yield (
-            first + index,
-            clean(data[-LONGEST // 4 :].rsplit(b"\r", 1)[-1] if b"\r" in data[:-1] else data[: LONGEST // 4]),
-        )
+def _preceding(data: bytes, number: int) -> Iterator[tuple[int, str]]:
+    """The last lines of what stands before a line; the first of them may be cut."""
+    lines = data.split(b"\n")[:-1][-BEFORE:]
+    for index, line in enumerate(lines, start=number - len(lines)):
+        yield index, clean(line.rstrip(b"\r").rsplit(b"\r", 1)[-1][-LONGEST // 2 :])
 
 
-def _following(buffer: bytes, start: int, number: int, count: int) -> Iterator[tuple[int, str]]:
-    """Lines from a place on, as far as the buffer reaches."""
-    window = buffer[start : start + (AHEAD if count > AFTER else AHEAD // 4)]
-    for index, data in enumerate(window.split(b"\n")[:count]):
-        yield number + index, clean(data[: LONGEST // 2])
+def _following(data: bytes, number: int, count: int) -> Iterator[tuple[int, str]]:
+    """The first lines of what stands after a line."""
+    for index, line in enumerate(data.split(b"\n")[:count], start=number):
+        yield index, clean(line[: LONGEST // 2])

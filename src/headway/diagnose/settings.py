@@ -3,10 +3,10 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from headway.facts import shapes
-from headway.facts.workload import Workload
+if TYPE_CHECKING:
+    from headway.facts.workload import Workload
 
 UNIFIED = re.compile(r"gb10\b|dgx ?spark|\bspark\b|unified|jetson|tegra|\borin\b|\bthor\b", re.IGNORECASE)
 
@@ -35,7 +35,7 @@ class Settings:
     used_gb: float | None = None
     step: int | None = None
     lints: tuple[str, ...] = ()
-    workload: Workload | None = None
+    workload: "Workload | None" = None
     system: str = ""
     script: str = ""
     flags: Mapping[str, Any] = field(default_factory=dict)
@@ -66,8 +66,11 @@ def from_table(table: Mapping[str, Any]) -> Settings:
     if vocab is None and per_rank is not None:
         vocab = per_rank * tensor
     model = table.get("model")
-    if vocab is None and isinstance(model, str) and (shape := shapes.by_name(model.split("/")[-1])) is not None:
-        vocab = shape.vocab
+    if vocab is None and isinstance(model, str):
+        from headway.facts import shapes  # here, because most diagnoses know no model
+
+        shape = shapes.by_name(model.split("/")[-1])
+        vocab = None if shape is None else shape.vocab
     phase = table.get("phase")
     return Settings(
         vocab=vocab, tensor=tensor, cap=whole("max_tokens_per_gpu", "max_token_len_per_gpu", "cap"),

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from headway.diagnose.evidence import Evidence, Line, Role
+from headway.diagnose.text import without_prefix
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,11 @@ class Sign:
     def _unless(self) -> re.Pattern[str]:
         return re.compile(self.unless, re.IGNORECASE)
 
-    def read(self, line: Line, lowered: str | None = None) -> Evidence | None:
-        """The evidence in a line; None where the sign is not in it."""
-        text = line.place.text
-        lowered = text.lower() if lowered is None else lowered
+    def read(self, line: Line, plain: str | None = None, lowered: str = "") -> Evidence | None:
+        """The evidence in a line; None where the sign is not in it. `plain`: its text without its process's prefix,
+        and `lowered` the same in lower case, so that a caller of many signs makes them once."""
+        text = without_prefix(line.text) if plain is None else plain
+        lowered = lowered or text.lower()
         if not any(needle in lowered for needle in self.needles):
             return None
         if self.unless and self._unless.search(text):

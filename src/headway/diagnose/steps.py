@@ -2,6 +2,8 @@
 
 import re
 
+import re2
+
 _STEP = re.compile(
     r"(?:\b(?:global[_ ]?steps?|train(?:er)?[/_ ]step|training/global_step|rollout/step|training step|iteration|step)"
     r"[\"']?(?:\s*[:=]\s*|\s+)\[?(\d{1,9})\b"
@@ -9,6 +11,27 @@ _STEP = re.compile(
     r"|\b(?:Training Progress|Train(?:ing)?|steps?)[^\n]{0,80}?\|\s*(\d{1,9})/\d{1,9} \[)",
     re.IGNORECASE,
 )
+
+
+_WINDOWS = (1 << 12, 1 << 16, 1 << 19)
+"""Bytes of a piece's end that are searched for a step, one after the other."""
+_OPTIONS = re2.Options()
+_OPTIONS.case_sensitive = False
+_OPTIONS.encoding = re2.Options.Encoding.LATIN1
+_FAST = re2.compile(_STEP.pattern.encode(), _OPTIONS)
+
+
+def latest_step_of(data: bytes, start: int, end: int) -> int | None:
+    """The last step that a piece of a log names, as far as its end tells."""
+    for size in _WINDOWS:
+        last = None
+        for match in _FAST.finditer(data, max(start, end - size), end):
+            last = match
+        if last is not None:
+            return int(next(group for group in last.groups() if group is not None))
+        if end - size <= start:
+            break
+    return None
 
 
 def latest_step(text: str) -> int | None:

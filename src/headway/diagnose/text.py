@@ -14,7 +14,10 @@ _ACTOR = re.compile(r"\((?P<name>[^()\n]{0,80}?)[, ]*pid=(?P<pid>\d+)(?:, ip=(?P
 _RANK = re.compile(
     r"\[(?:rank|default)?(?P<rank>\d{1,5})\]:|\[rank (?P<other>\d{1,5})\]|\b(?:TP|Rank |rank=)(?P<tp>\d{1,5})\b"
 )
-_PREFIX = re.compile(r"^\s*(?:\([^()\n]{0,120}pid=\d+[^()\n]{0,120}\)|\[(?:rank|default)?\d{1,5}\]:) ?")
+_PREFIX = re.compile(
+    r"^\s*(?:\([^()\n]{0,120}pid=\d+[^()\n]{0,120}\)|\[(?:rank|default)?\d{1,5}\]:|"
+    r"(?:ERROR|CRITICAL|WARNING|INFO) \d\d-\d\d \d\d:\d\d:\d\d \[[\w./]+:\d+\]) ?"
+)
 
 BOMS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 PACKED = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip"}
@@ -155,7 +158,7 @@ def without_prefix(text: str) -> str:
     >>> without_prefix("(Trainer pid=3) [rank1]:   File x")
     '  File x'
     """
-    for _ in range(2):
+    for _ in range(3):
         match = _PREFIX.match(text)
         if match is None:
             break

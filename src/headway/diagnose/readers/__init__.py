@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from headway.diagnose.evidence import Evidence, Line
 from headway.diagnose.readers import cgroups, engines, nccl, platforms, ray, system, torch, tracebacks
 from headway.diagnose.sign import Sign
+from headway.diagnose.text import without_prefix
 
 SIGNS: tuple[Sign, ...] = (
     *ray.SIGNS, *torch.SIGNS, *nccl.SIGNS, *engines.SIGNS, *system.SIGNS, *platforms.SIGNS, *cgroups.SIGNS,
@@ -19,9 +20,10 @@ NEEDLES: tuple[str, ...] = tuple(
 
 def read_line(line: Line) -> Iterator[Evidence]:
     """Everything that a line says."""
-    lowered = line.text.lower()
+    plain = without_prefix(line.text)
+    lowered = plain.lower()
     for sign in SIGNS:
-        found = sign.read(line, lowered)
+        found = sign.read(line, plain, lowered)
         if found is not None:
             yield found
     item = tracebacks.read_traceback(line) or tracebacks.read_error(line)

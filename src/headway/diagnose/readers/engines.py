@@ -23,7 +23,7 @@ SIGNS = (
     Sign(
         "engine-sigquit",
         "symptom",
-        ("received sigquit from a child process", "child process failed"),
+        ("received sigquit from a child", "child process failed"),
         says="the engine's parent was told that a child failed",
     ),
     Sign(

@@ -16,10 +16,15 @@ SIGNS = (
             "watchdog got stuck",
             "collective timeout",
             "communicator timed out",
+            "detected by watchdog at work",
+            "timeout at nccl work",
+            "watchdog hang",
+            "worknccl(",
         ),
         r"collective operation timeout|WorkNCCL\(.*ran for|blocking wait|watchdog caught collective|"
         r"watchdog got stuck|"
-        r"Timed out waiting \d+ ?ms for (?:recv|send)|collective timeout|communicator timed out",
+        r"Timed out waiting \d+ ?ms for (?:recv|send)|collective timeout|communicator timed out|"
+        r"detected by watchdog at work|Timeout at NCCL work|watchdog hang|WorkNCCL\(.*Timeout\(ms\)=\d+\)",
         says="a collective waited too long: some rank did not come",
     ),
     Sign(
@@ -37,6 +42,7 @@ SIGNS = (
             "failure detected by watchdog",
             "process group watchdog thread terminated",
             "to avoid data inconsistency",
+            "some nccl operations have failed",
         ),
         says="the watchdog ends its own process, SIGABRT; the reason is before",
     ),

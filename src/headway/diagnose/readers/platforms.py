@@ -27,7 +27,8 @@ SIGNS = (
         ("preempt",),
         r"Preempt(?:ed|ing|ion)\b.*(?:pod|by|scheduler|node|instance)|DisruptionTarget.*[Pp]reempt|spot instance|"
         r"(?:instance|node|vm|pod) .*preempt",
-        unless=r"PreemptionMode|preemptively|recompute|sequence group|retract|CANCELLED|preemption=|preemptible=|"
+        unless=r"SIGUSR|PreemptionMode|"
+        r"preemptively|recompute|sequence group|retract|CANCELLED|preemption=|preemptible=|"
         r"was preempted",
         says="the machine or the place on it was taken back for somebody else",
     ),
@@ -109,10 +110,11 @@ SIGNS = (
             "exceeded memory limit",
             "term_memlimit",
             "out_of_memory",
+            ": out of memory",
         ),
         r"Detected \d+ oom[_-]kill event|oom[_-]kill event\(?s?\)? in|been OOM Killed|exceeded (?:step |"
         r"job )?memory limit|TERM_MEMLIMIT|"
-        r"\bOUT_OF_MEMORY\b",
+        r"\bOUT_OF_MEMORY\b|srun: error: .*task[s]? [\d,-]+: Out Of Memory",
         unless=r"CUDA_ERROR|cudaError|Detected 0 ",
         says="the kernel killed a process of the step at the step's memory limit",
     ),

@@ -47,8 +47,8 @@ SIGNS = (
     Sign(
         "ray-exit-code",
         "end",
-        ("exits with an exit code",),
-        r"exit code (?P<code>None|-?\d+)",
+        ("exits with an exit code", "systemexit is raised"),
+        r"(?:exits with an |SystemExit.*)exit code:? (?P<code>None|-?\d+)",
         says="SystemExit left the task handler: Python code called exit, or the SIGTERM handler did",
     ),
     Sign(
@@ -140,6 +140,7 @@ SIGNS = (
             "the raylet process has died",
             "the raylet crashed",
             "raylet has failed",
+            "unable to register worker with raylet",
         ),
         says="the raylet went without a goodbye; the list of reasons is constant",
     ),
@@ -153,7 +154,12 @@ SIGNS = (
         ),
         says="the node did not answer its health checks: crash, overload, network and scale-down look the same",
     ),
-    Sign("ray-node-orderly", "end", ("terminated expectedly",), says="the node's raylet was asked to go"),
+    Sign(
+        "ray-node-orderly",
+        "end",
+        ("terminated expectedly", "expected termination: received", "expected_termination"),
+        says="the node's raylet was asked to go",
+    ),
     Sign(
         "ray-node-dead",
         "end",

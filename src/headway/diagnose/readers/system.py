@@ -49,7 +49,7 @@ SIGNS = (
         r"illegal instruction|floating point exception)|Caught signal (?P<ucx>\d+)|\b(?P<name>SIG(?:SEGV|BUS|"
         r"ABRT|ILL|FPE))\b|"
         r"(?:exit (?:code|status):? ?|returned )(?P<code>-?(?:139|134|135|11|6|7))\b",
-        unless=r"\(3\) the worker is SIGSEGV|SIGSEGV or another unexpected|potential root causes|"
+        unless=r"\(3\) the worker is SIGSEGV|SIGSEGV or another unexpected|potential root causes|reasons include|"
         r"common causes include|"
         r"SIGKILL by OOM|received by PID|KeyboardInterrupt",
         says="native code ended the process by this signal",
@@ -143,16 +143,16 @@ SIGNS = (
     Sign(
         "exit-137",
         "end",
-        ("137", "exit code -9", "returncode -9", "return code -9", "returncode=-9", "exit code: -9", "exit code=-9"),
-        r"(?:exit(?:ed)?(?: with)?(?: code| status)?|returncode|return code|rc|status)\W{0,4}(?:137|-9)\b|"
+        ("exit code", "exit status", "exited with", "returncode", "return code", "rc=", "exited (", "exit_code"),
+        r"(?:exit(?:ed)?(?: with)?(?:[ _]code| status)?|returncode|return code|rc|status)\W{0,4}(?:137|-9)\b|"
         r"Exit Code:\s*137",
         says="SIGKILL (128 + 9); by whom is not said",
     ),
     Sign(
         "exit-143",
         "end",
-        ("143", "exit code -15", "returncode -15", "return code -15", "exit code: -15"),
-        r"(?:exit(?:ed)?(?: with)?(?: code| status)?|returncode|return code|rc|status)\W{0,4}(?:143|-15)\b|"
+        ("exit code", "exit status", "exited with", "returncode", "return code", "rc=", "exited (", "exit_code"),
+        r"(?:exit(?:ed)?(?: with)?(?:[ _]code| status)?|returncode|return code|rc|status)\W{0,4}(?:143|-15)\b|"
         r"Exit Code:\s*143",
         says="SIGTERM (128 + 15)",
     ),
@@ -189,7 +189,7 @@ SIGNS = (
             "unable to create new native thread",
             "libgomp: thread creation",
         ),
-        unless=r"BlockingIOError.*read|read.*Resource temporarily",
+        unless=r"BlockingIOError.*\bread\b|\bread\b.*Resource temporarily",
         says="the limit of processes or threads is reached",
     ),
     Sign(

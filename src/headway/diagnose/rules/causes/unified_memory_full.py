@@ -4,7 +4,6 @@ from headway.diagnose.case import Case
 from headway.diagnose.rules import settle
 from headway.diagnose.rules.rule import Advice, Claim, Rule
 from headway.diagnose.settings import UNIFIED
-from headway.facts import machines
 from headway.units import format_bytes
 
 STORE = 0.3
@@ -27,6 +26,8 @@ def _find(case: Case) -> Claim | None:
         or case.event is None
     ):
         return None
+    from headway.facts import machines  # here, because only this kill needs the table
+
     unified = (row for row in machines.table().values() if row.unified)
     machine = next((row.name for row in unified if abs(kill.total - row.bytes) < 0.004 * row.bytes), "")
     if not (case.settings.unified or machine or case.near(UNIFIED.pattern)):

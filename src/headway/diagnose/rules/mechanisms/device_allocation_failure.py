@@ -5,6 +5,12 @@ from headway.diagnose.rules import settle
 from headway.diagnose.rules.rule import Advice, Rule
 
 
+def _request(evidence: Evidence) -> Grade:
+    """Refused page-locked host memory is reported with the runtime's bare text too."""
+    bare = "CUDA error: out of memory" in evidence.place.text and "to allocate" not in evidence.place.text
+    return "supported" if bare else "proven"
+
+
 def _saver(evidence: Evidence) -> Grade | None:
     text = evidence.place.text.lower()
     if "out of memory" in text or evidence.fields.get("code") == "2":
@@ -42,7 +48,7 @@ RULE = Rule(
     ),
     settle=(settle.MEMORY,),
     ends={
-        "cuda-oom": "proven", "tms-margin": "supported", "tms-fatal": _saver, "cumem": _mapping,
+        "cuda-oom": _request, "tms-margin": "supported", "tms-fatal": _saver, "cumem": _mapping,
         "nv-no-memory": "supported", "nccl-oom": "proven",
     },
 )  # fmt: skip

@@ -15,6 +15,10 @@ def _traceback(evidence: Evidence) -> Grade | None:
     return None if evidence.fields.get("type", "").split(".")[-1] in _NOT else "proven"
 
 
+def _device(evidence: Evidence) -> Grade | None:
+    return None if "NVRM" in evidence.place.text or "Xid" in evidence.place.text else "supported"
+
+
 def _limit(evidence: Evidence) -> Grade:
     text = evidence.place.text
     return (
@@ -27,7 +31,7 @@ def _limit(evidence: Evidence) -> Grade:
 RULE = Rule(
     name="python-exception",
     level="mechanism",
-    tier=1,
+    tier=2,
     sees="A traceback, or the last line of one, whose exception is not another process's death.",
     why="Code raised and nobody caught it; Ray passes it on as RayTaskError, and a constructor's as an actor's "
         "creation error.",
@@ -44,7 +48,7 @@ RULE = Rule(
     ends={
         "python-traceback": _traceback, "python-error": _error, "cuda-error": "supported", "nccl-error": "supported",
         "ray-creation-error": "supported", "ray-runtime-env": "supported", "ray-object-store": "supported",
-        "disk-full": _limit, "file-limit": _limit, "thread-limit": _limit, "gpu-hardware": "supported",
+        "disk-full": _limit, "file-limit": _limit, "thread-limit": _limit, "gpu-hardware": _device,
         "store-timeout": "supported", "shm-insufficient": _limit,
     },
 )  # fmt: skip

@@ -1,0 +1,73 @@
+"""Texts in the forms that programs print, and public reports: names, grades, and nothing claimed too high."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from doctor_accuracy import answer, judge, summary
+
+from .told import told
+
+DATA = Path(__file__).parents[2] / "data" / "deaths"
+FORMS = [json.loads(line) for line in (DATA / "forms.jsonl").read_text().splitlines()]
+PUBLIC = [json.loads(line) for line in (DATA / "public.jsonl").read_text().splitlines()]
+NOISE = "\n".join(f"(RolloutManager pid={40 + n}) request {n} finished: 812 tokens, reward 0.5" for n in range(200))
+
+
+@pytest.mark.parametrize("form", FORMS, ids=[f"{n}-{form['mechanism']}" for n, form in enumerate(FORMS)])
+class TestForms:
+    def test_names(self, form):
+        found = told(form["text"])
+        assert found.mechanism == form["mechanism"]
+        assert found.cause == form["cause"] or (form["cause"] == "not-established" and found.cause_grade == "open")
+
+    def test_in_the_middle_of_a_log(self, form):
+        found = told(f"{NOISE}\n{form['text']}\n{NOISE}")
+        assert found.mechanism == form["mechanism"]
+        assert found.cause == form["cause"] or found.cause_grade == "open"
+
+    def test_with_the_prefix_of_an_actor_and_colours(self, form):
+        lines = [f"\x1b[36m(WorkerDict pid=77, ip=10.0.0.9)\x1b[0m {line}" for line in form["text"].splitlines()]
+        assert told("\n".join(lines)).mechanism == form["mechanism"]
+
+    def test_every_piece_of_evidence_is_a_line_of_the_text(self, form):
+        lines = [line.strip() for line in form["text"].splitlines()]
+        for place in told(form["text"]).evidence:
+            assert place.text.strip().replace("\t", "") == lines[place.line - 1].replace("\t", "")
+
+
+@pytest.mark.parametrize("case", PUBLIC, ids=[case["id"] for case in PUBLIC])
+def test_public_reports(case):
+    verdict = judge(case, answer(case))
+    assert False not in (verdict["mechanism"], verdict["family"], verdict["cause"])
+    assert not verdict["wrong_at_proven"]
+    assert not verdict["overclaimed"]
+
+
+@pytest.mark.parametrize("case", PUBLIC, ids=[case["id"] for case in PUBLIC])
+def test_public_reports_in_another_order_claim_nothing_false(case):
+    verdict = judge(case, answer(case | {"log_lines": case["log_lines"][::-1]}))
+    assert verdict["mechanism"] is not False
+    assert not verdict["wrong_at_proven"]
+    assert not verdict["overclaimed"]
+
+
+class TestTheScore:
+    CASE = PUBLIC[0]
+
+    def test_a_false_mechanism_that_is_called_proven_is_counted(self):
+        case = self.CASE | {"log_lines": ["Memory cgroup out of memory: Killed process 12 (python3)"]}
+        verdict = judge(case, answer(case))
+        assert verdict["mechanism"] is False
+        assert verdict["wrong_at_proven"]
+
+    def test_a_cause_where_none_can_be_known_is_counted(self):
+        case = self.CASE | {"log_lines": ["torch.OutOfMemoryError: CUDA out of memory.", "logits.float()"]}
+        assert judge(case, answer(case))["overclaimed"]
+
+    def test_the_summary_counts_what_is_decidable(self):
+        judged = [judge(case, answer(case)) for case in PUBLIC]
+        figures = summary(judged)
+        assert figures["cause_cases"] == sum(case["decidable"] == "cause" for case in PUBLIC)
+        assert figures["mechanism_accuracy"] == 1.0
