@@ -3,8 +3,8 @@
     python benchmarks/doctor_speed.py [--lines 10000000] [--keep FILE]
 
 The log is that of a training run in a Ray cluster: a line for each request, step counters, measured memory, warnings
-that repeat, and at its end a worker that dies. The limits are those of the project: 1 GiB in 30 s and 150 MB, and 1 MB
-in 0.7 s with a cold start.
+that repeat, and at its end a worker that dies. The limits are those of the project: 1 GiB in 30 s and 150 MB, and
+1 MB in 0.7 s with a cold start.
 """
 
 import argparse
@@ -17,10 +17,10 @@ import time
 from pathlib import Path
 
 REQUEST = (
-    "(RolloutManager pid=4242, ip=10.0.0.{host}) [2026-03-01 10:{minute:02d}:{second:02d}] request {number} finished: "
-    "{tokens} tokens, {speed:.2f} token/s\n"
+    "(RolloutManager pid=4242, ip=10.0.0.{host}) [2026-03-01 10:{minute:02d}:{second:02d}] request {number} "
+    "finished: {tokens} tokens, {speed:.2f} token/s\n"
 )
-STEP = "(MegatronTrainRayActor pid=4243, ip=10.0.0.4) step {step}: {{'train/loss': 0.{number}, 'train/grad_norm': 1.2}}\n"
+STEP = "(MegatronTrainRayActor pid=4243, ip=10.0.0.4) step {step}: {{'loss': 0.{number}, 'grad_norm': 1.2}}\n"
 MEMORY = (
     "(MegatronTrainRayActor pid=4243, ip=10.0.0.4) [Rank 0] Memory-Usage after train: "
     "{{'used_GB': 61.{number}, 'free_GB': 18.0, 'host_used_GB': 412.5}}\n"
@@ -83,9 +83,7 @@ def main() -> None:
             most, bytes_ = LIMITS[name]
             failed |= seconds > most or memory > bytes_
             size = path.stat().st_size / 2**20
-            print(
-                f"{name}: {size:.1f} MiB in {seconds:.2f} s (limit {most} s), {memory / 2**20:.0f} MiB at most; {first}"
-            )
+            print(f"{name}: {size:.1f} MiB in {seconds:.2f} s (limit {most} s), {memory / 2**20:.0f} MiB; {first}")
     print(f"own children used {resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime:.1f} s of CPU")
     raise SystemExit(failed)
 

@@ -79,7 +79,7 @@ class Case:
         at = self.event.place.line if self.event else 0
         return min(places, key=lambda place: abs(place.line - at), default=None)
 
-    def frame(self, pattern: str, within: int = 80) -> Place | None:
+    def frame(self, pattern: str, within: int = 30) -> Place | None:
         """The nearest line around the event that shows a call and matches; of prose it takes none."""
         search = re.compile(pattern, re.IGNORECASE).search
         at = self.event.place.line if self.event else 0

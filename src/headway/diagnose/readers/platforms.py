@@ -24,12 +24,11 @@ SIGNS = (
     Sign(
         "k8s-preempted",
         "end",
-        ("preempt",),
-        r"Preempt(?:ed|ing|ion)\b.*(?:pod|by|scheduler|node|instance)|DisruptionTarget.*[Pp]reempt|spot instance|"
-        r"(?:instance|node|vm|pod) .*preempt",
-        unless=r"SIGUSR|PreemptionMode|"
-        r"preemptively|recompute|sequence group|retract|CANCELLED|preemption=|preemptible=|"
-        r"was preempted",
+        ("preempt", "spot instance", "spot interruption"),
+        r"Reason:?\s*Preempt|\bPreempted by\b|Preempting\b|preempt(?:ed|ion) (?:notice|by|to accommodate)|"
+        r"spot (?:instance )?(?:interruption|termination)|DisruptionTarget|"
+        r"\b(?:instance|VM|machine|pod)\b[^.;]{0,60}\b(?:was|is being|has been|got) preempted",
+        unless=r"SIGUSR|PreemptionMode|preemptively|recompute|sequence|retract|CANCELLED|gcs_|raylet|cache",
         says="the machine or the place on it was taken back for somebody else",
     ),
     Sign(

@@ -17,6 +17,8 @@ WRAPPERS = re.compile(
     r"JobFailed|ClientError|BrokenPipe|WorkerDied|ServerDisconnected|RemoteDisconnected|ClientConnector|ConnectError"
 )
 """Exceptions that tell of another process's end."""
+NATIVE = re.compile(r"\.(?:cc|cpp|cxx|cu|hpp|h):\d+[:\]]")
+"""A line of a C++ log, whose errors are statuses, not exceptions."""
 CAUGHT = re.compile(
     r"^\s*(?:#|except|raise |from |import )|(?:Ignoring|ignored|Retry|WARNING|WARN\b|caught|will retry|non-fatal)",
     re.I,
@@ -47,8 +49,8 @@ def read_error(line: Line) -> Evidence | None:
     text = without_prefix(line.text)[:600]
     if CAUGHT.search(text):
         return None
-    error = _ERROR.search(text)
-    if error is None:
+    error, native = _ERROR.search(text), NATIVE.search(text)
+    if error is None or (native is not None and native.start() < error.start()):
         return None
     frames = [
         f"{frame['file']}:{frame['line']} {frame['name']}"

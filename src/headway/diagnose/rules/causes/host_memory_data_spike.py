@@ -7,7 +7,7 @@ from headway.diagnose.rules.rule import Advice, Claim, Rule
 
 HOST = {"ray-memory-monitor", "cgroup-oom-kill", "kernel-oom-kill", "oom-daemon", "host-allocation-failure"}
 CALLS = (
-    r"rollout_data|routed_experts|DataProto|collate|pad_sequence|ray\.get\(|ray\.put\(|split_data|concat\w*\(|"
+    r"rollout_data|routed_experts|DataProto|collate|pad_sequence|split_data|concat\w*\(|"
     r"multi_modal"
 )
 
