@@ -4,7 +4,6 @@ Imports stand in the functions, so that a command loads only what it runs.
 """
 
 import json
-import logging
 import os
 import sys
 import warnings
@@ -107,6 +106,8 @@ def _settle_libraries() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    import logging
+
     logging.getLogger("datasets").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="torch|transformers|peft|datasets")
 

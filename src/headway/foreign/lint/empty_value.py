@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from headway.foreign import openrlhf, slime
+from headway.foreign import slime
 from headway.foreign.lint.rule import HYDRA, Given, Rule, Sighting, Subject
 
 SECRET = ("KEY", "TOKEN", "PASSWORD", "SECRET")
@@ -62,6 +62,8 @@ def _quoted(subject: Subject, given: Given) -> bool:
 def _valued(system: str) -> frozenset[str]:
     """Flags of a system that take a value, as far as they are known."""
     if system == "openrlhf":
+        from headway.foreign import openrlhf
+
         return frozenset(name for row in openrlhf.VALUED for name in row[1])
     if system == "trl":
         return frozenset()

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Literal
 
 from headway.facts.workload import Workload
-from headway.foreign import hydra, openrlhf, slime, verl
+from headway.foreign import slime
 from headway.foreign.command import Line, split
 from headway.foreign.found import Found
 from headway.foreign.rules import may_hold
@@ -110,7 +110,11 @@ class Subject:
     @cached_property
     def lines(self) -> tuple[Line, ...]:
         """The flags of the training command, in every world that the script's open conditions allow."""
-        switches = openrlhf.SWITCHES if self.system == "openrlhf" else slime.SWITCHES
+        switches = slime.SWITCHES
+        if self.system == "openrlhf":
+            from headway.foreign import openrlhf  # a reader is loaded only where the launch is its system's
+
+            switches = openrlhf.SWITCHES
         found = []
         for world in worlds(self.found.argv):
             found.append(split(world, switches))
@@ -131,6 +135,8 @@ class Subject:
         return tuple(Given(flag.name, flag.values, flag.at) for each in flags for flag in each)
 
     def _overrides(self) -> Iterator[Given]:
+        from headway.foreign import hydra
+
         for item in self.found.argv:
             read = hydra.override(item) if isinstance(item, Word) else None
             if read is None or not isinstance(item, Word):
@@ -177,6 +183,8 @@ class Subject:
 
 def _spellings(system: str) -> Mapping[str, str]:
     if system in HYDRA:
+        from headway.foreign import verl
+
         rows: tuple[verl.Row, ...] = verl.SHARDED + verl.MEGATRON + verl.COMMON
         return {row[0]: row[1][0] for row in rows}
     if system == "openrlhf":
@@ -187,6 +195,8 @@ def _spellings(system: str) -> Mapping[str, str]:
 
 
 def _names_of_openrlhf() -> tuple[tuple[str, tuple[str, ...]], ...]:
+    from headway.foreign import openrlhf
+
     return (*((row[0], row[1]) for row in openrlhf.VALUED), *openrlhf.ON_OFF)
 
 

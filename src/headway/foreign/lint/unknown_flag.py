@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from functools import cache
 
-from headway.foreign import megatron_flags, openrlhf, slime, verl
+from headway.foreign import megatron_flags, slime
 from headway.foreign.lint.rule import HYDRA, SLIME, Rule, Sighting, Subject
 
 SHORTEST = 6
@@ -40,9 +40,13 @@ def flags_of(system: str) -> frozenset[str]:
         return frozenset({*names, *slime.SWITCHES, *slime.SIGNS, *slime.ONLY_MILES, *slime.NEEDS_VALUE, *OTHERS,
                           *megatron_flags.SWITCHES, *RECOMPUTE})  # fmt: skip
     if system == "openrlhf":
+        from headway.foreign import openrlhf
+
         names = {name for row in openrlhf.VALUED for name in row[1]} | {n for _, own in openrlhf.ON_OFF for n in own}
         return frozenset({*openrlhf.SWITCHES, *openrlhf.MODEL, *names})
     if system in HYDRA:
+        from headway.foreign import verl
+
         rows_of: tuple[verl.Row, ...] = verl.COMMON + verl.MEGATRON + verl.SHARDED + verl.SFT
         return frozenset({*verl.DEFAULTS, *(path for row in rows_of for path in row[1])})
     return frozenset()
