@@ -50,21 +50,27 @@ def from_log(path: Path) -> Settings | None:
 
 
 def _shape(found: Found) -> ModelShape | None:
+    """The model of a run by its checkpoint's name; of a name that goes on, such as -Instruct or a date, its model."""
     for name in (found.model, found.value("model_name")):
-        if isinstance(name, str) and name:
-            shape = shapes.by_name(name.rstrip("/").split("/")[-1])
+        parts = name.rstrip("/").split("/")[-1].split("-") if isinstance(name, str) else []
+        while parts:
+            shape = shapes.by_name("-".join(parts))
             if shape is not None:
                 return shape
+            parts.pop()
     return None
 
 
 def _workload(found: Found) -> Workload | None:
     """The run as the planner takes it; None for a model or system that it does not know."""
-    from headway.foreign import runs
+    from headway.foreign import launched
 
-    shape = _shape(found)
     try:
-        return None if shape is None else runs.workload(found, shape)
+        return launched.workload(found)
+    except InputError:
+        shape = _shape(found)
+    try:
+        return None if shape is None else launched.workload(found, shape)
     except InputError:
         return None
 

@@ -1,0 +1,118 @@
+"""`headway doctor` as a command: what it reads, prints and returns."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from headway.cli.app import app
+from headway.errors import InputError
+
+SEEDS = Path(__file__).parents[2] / "data" / "deaths" / "seeds"
+FIRST, SECOND, STEP_75 = (str(SEEDS / f"{name}.log") for name in ("gb10-first", "gb10-second", "step-75"))
+SCRIPT = str(Path(__file__).parents[2] / "data" / "scripts" / "slime-step-75.sh")
+ANSWER = {
+    "sentence", "mechanism", "mechanism_grade", "cause", "cause_grade", "family", "phase", "step", "component",
+    "process", "evidence", "ruled_out", "would_settle", "remedies",
+}  # fmt: skip
+
+
+def run(*words: str, given: str | bytes | None = None, code: int = 0) -> str:
+    done = CliRunner().invoke(app, ["doctor", *words], input=given)
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+def test_one_sentence_first_then_what_shows_it():
+    text = run(FIRST)
+    assert text.startswith("Ray's memory monitor killed a worker because the node, not a GPU, held 115.86")
+    flat = " ".join(text.split())
+    for title in ("What shows it", "Ruled out", "What to change", "What would settle it"):
+        assert title in flat
+    assert f"{Path(FIRST).name}:1" in text
+
+
+def test_not_established_is_exit_code_4():
+    assert "a memory-limit kill cannot print this" in " ".join(run(STEP_75, code=4).split())
+
+
+def test_json_has_every_key_of_the_answer():
+    found = json.loads(run(FIRST, "--json"))
+    assert found["answer"].keys() >= ANSWER
+    assert found.keys() >= {"answer", "findings", "timeline"}
+    place = found["answer"]["evidence"][0]
+    assert (place["file"], place["line"]) == (FIRST, 1)
+    assert place["text"] in Path(FIRST).read_text()
+
+
+def test_the_timeline_is_in_the_order_of_the_lines():
+    lines = [each["line"] for each in json.loads(run(FIRST, "--json"))["timeline"]]
+    assert lines == sorted(lines)
+    assert len(lines) >= 2
+
+
+def test_two_attempts_are_compared():
+    context = json.loads(run("--run", FIRST, "--run", SECOND, "--json"))["context"]
+    assert any("made no room" in line for line in context)
+
+
+def test_a_script_and_a_machine_bring_the_ledger_and_changes_in_the_script_s_own_flags():
+    found = json.loads(run(STEP_75, "--script", SCRIPT, "--machine", "8xb200", "--json", code=4))
+    assert any("evaluation (every 5) was due at step 75" in line for line in found["context"])
+    assert any(line.startswith(("the plan on 8xb200", "the run cannot be planned"))
+               for line in (*found["context"], *found["notes"]))  # fmt: skip
+
+
+def test_standard_input():
+    assert "SIGTERM" in run("-", given=Path(STEP_75).read_text(), code=4)
+
+
+def test_a_folder_of_logs_and_gzip(tmp_path):
+    (tmp_path / "worker-1.err").write_text("nothing\n")
+    (tmp_path / "driver.log.gz").write_bytes(gzip.compress(Path(FIRST).read_bytes()))
+    assert "115.86" in run(str(tmp_path))
+
+
+def test_every_file_that_is_missing_is_named(tmp_path):
+    with pytest.raises(InputError) as error:
+        run(str(tmp_path / "a.log"), str(tmp_path / "b.log"))
+    assert len(error.value.problems) == 2
+
+
+def test_nothing_named_is_bad_input():
+    with pytest.raises(InputError, match="nothing to read"):
+        run()
+
+
+def test_an_empty_file_gets_a_sentence(tmp_path):
+    path = tmp_path / "empty.log"
+    path.write_text("")
+    text = run(str(path), code=4)
+    assert text.startswith("The text does not show how it ended.")
+    assert "is empty" in text
+
+
+def test_the_sentence_goes_to_the_termination_log(tmp_path):
+    target = tmp_path / "termination-log"
+    run(FIRST, "--termination-log", str(target))
+    assert target.read_text().startswith("Ray's memory monitor killed")
+
+
+def test_a_termination_log_that_cannot_be_written_is_told(tmp_path):
+    with pytest.raises(InputError, match="--termination-log"):
+        run(FIRST, "--termination-log", str(tmp_path / "no" / "such"))
+
+
+def test_explain_prints_a_rule():
+    text = run("--explain", "sigterm")
+    assert text.startswith("# sigterm")
+    assert "cannot print" in text
+
+
+def test_explain_names_the_nearest():
+    with pytest.raises(InputError, match="disk-full"):
+        run("--explain", "disk-ful")
