@@ -48,6 +48,7 @@ class Scenario:
     disk_mb: int = 600
     shm_mb: int = 400
     job: bool = False
+    longest_s: int = 60
     keep: tuple[str, ...] = ("worker", "raylet", "gcs_server")
     memory: bool = False
     extra_false: tuple[str, ...] = ()
@@ -137,6 +138,30 @@ make = ctypes.CDLL("libstdc++.so.6")._Znwm
 make.argtypes, make.restype = [ctypes.c_size_t], ctypes.c_void_p
 make(1 << 60)
 """
+WITH_TORCH = 'import site\nsite.addsitedir(os.environ["TORCH_SITE"])\n'
+LOOP = """
+def collect(held=[]):
+    while True:
+        held.append(bytearray(os.urandom(1 << 20)) * 8)
+        time.sleep(0.1)
+rows = [f'{{"prompt": "{a} + {b} =", "label": "{a + b}"}}' for a in range(10) for b in range(10)]
+open("sums.jsonl", "w").write("\\n".join(rows))
+open("loop.toml", "w").write('''
+model = {path = "tiny-qwen3", init = "random", dtype = "fp32"}
+data = {file = "sums.jsonl", format = "text"}
+reward = {kind = "regex", extract = "whole", format_pattern = "(?s).*[0-9].*", format_weight = 0.5}
+rollout = {prompts = 4, samples = 4, max_answer = 12}
+train = {steps = 4000, lr = 1e-3, cap = 512, warmup = 3}
+eval = {problems = 8, every = 1000}
+memory = {threads = 1}
+output = {dir = "out", save_every = 500, tensorboard = false}
+''')
+threading.Thread(target=collect, daemon=True).start()
+import pathlib
+from headway.cli.train import train
+train(pathlib.Path("loop.toml"))
+"""
+"""headway's own loop, beside a buffer that grows."""
 NOT_HOST = ("host-memory-growth", "host-memory-capacity")
 
 SCENARIOS = (
@@ -177,7 +202,7 @@ SCENARIOS = (
     ),
     Scenario(
         "torch-refused", ("host-allocation-failure", "python-exception"), (*OWN, *GROWTH),
-        "import torch\nlogits = torch.empty((1 << 40, 151936))", memory=True,
+        WITH_TORCH + "import torch\nlogits = torch.empty((1 << 40, 151936))", memory=True,
         extra_false=("cgroup-oom-kill", "kernel-oom-kill", "ray-memory-monitor", "device-allocation-failure"),
     ),
     Scenario(
@@ -236,5 +261,15 @@ SCENARIOS = (
     Scenario("ray-stop-k8s", ORDERLY, OUTSIDE, act=told("ray stop"), env=K8S, keep=()),
     Scenario("ray-stop-force", (*LOST, "sigkill-class"), OUTSIDE, act=told("ray stop --force")),
     Scenario("pkill", (*LOST, "sigkill-class"), OUTSIDE, act=told("pkill -9 ray")),
-    Scenario("pkill-workers", LEFT, OUTSIDE, act=told("pkill -9 -f ray::")),
+    Scenario("pkill-workers", (*LOST, "sigkill-class"), OUTSIDE, act=told("pkill -9 -f ray::")),
+    Scenario(
+        "monitor-loop", ("ray-memory-monitor",), GROWTH, WITH_TORCH + LOOP, limit_mb=2200, memory=True,
+        longest_s=150, env={"RAY_memory_usage_threshold": "0.85"},
+        extra_false=("cgroup-oom-kill", "kernel-oom-kill", "sigterm"),
+    ),
+    Scenario(
+        "group-kill-loop", ("cgroup-oom-kill",), GROWTH, WITH_TORCH + LOOP, limit_mb=2000, memory=True,
+        longest_s=150, env=NO_MONITOR, keep=("worker", "dmesg", "memory"),
+        extra_false=("ray-memory-monitor", "kernel-oom-kill"),
+    ),
 )  # fmt: skip

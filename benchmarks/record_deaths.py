@@ -2,9 +2,10 @@
 
     python benchmarks/record_deaths.py --ray /tmp/ray-2.49/bin --out tests/data/deaths [--only NAME ...] [--seed 0]
 
-`--ray` is the bin folder of an environment with `ray[default]`. Each death gets its own pid, mount and network
-namespace (and, where it is about memory or processes, a control group), so nothing outside can be hit and everything
-ends with it; this needs root on Linux. What is kept is the driver's output and the tail of the session's files.
+`--ray` is the bin folder of an environment with `ray[default]`; deaths that need torch take it from this program's
+own environment, of the same Python version. Each death gets its own pid, mount and network namespace (and, where it
+is about memory or processes, a control group), so nothing outside can be hit and everything ends with it; this needs
+root on Linux. What is kept is the driver's output and the tail of the session's files.
 Process ids, hexadecimal ids, addresses, host and paths are replaced by random ones, the same one wherever the same
 stood; the scenario's name stands in truth.jsonl alone.
 """
@@ -19,6 +20,7 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -31,7 +33,7 @@ from death_scenarios import SCENARIOS, Scenario
 GROUPS = Path("/sys/fs/cgroup")
 FIRST_PID = 700_000
 """Pids start here in the namespace, so that a number of this size in a text is a pid."""
-LONGEST_S, START_S, AFTER_S = 60, 90, 2
+START_S, AFTER_S = 90, 2
 TAIL = {"worker": 60, "raylet": 45, "gcs_server": 30, "dmesg": 200, "memory": 40, "driver": 240}
 """Lines kept of a file, from its end; the driver's first 20 are kept too."""
 WIDEST = 3000
@@ -43,6 +45,7 @@ import os
 import resource
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 
@@ -158,7 +161,7 @@ def inside(scenario: Scenario, folder: Path, ray: Path, seed: int, group: str) -
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     env = {key: value for key, value in os.environ.items() if not key.startswith(("KUBERNETES", "RAY", "PYTHON"))}
     env |= {"PATH": f"{ray}:/usr/bin:/bin:/usr/sbin", "RAY_USAGE_STATS_ENABLED": "0", "HOME": str(folder)}
-    env |= {"OMP_NUM_THREADS": "1", "RAY_DISABLE_IMPORT_WARNING": "1"} | scenario.env
+    env |= {"OMP_NUM_THREADS": "1", "TORCH_SITE": sysconfig.get_paths()["purelib"]} | scenario.env
     at = dice.randrange(3, 8)
     (folder / "train.py").write_text(program(scenario, at))
     (folder / "run.sh").write_text("cd work\npython train.py\n")
@@ -179,7 +182,7 @@ def inside(scenario: Scenario, folder: Path, ray: Path, seed: int, group: str) -
         watch = threading.Thread(target=act, args=(cluster,), daemon=True)
         watch.start()
         try:
-            driver.wait(LONGEST_S)
+            driver.wait(scenario.longest_s)
         except subprocess.TimeoutExpired:
             cluster.ended.append("the driver did not end")
         watch.join(20)
@@ -190,7 +193,7 @@ def inside(scenario: Scenario, folder: Path, ray: Path, seed: int, group: str) -
 def act(cluster: Inside) -> None:
     """Wait for the step before the fault, then do what the scenario does from outside."""
     log = cluster.folder / "driver.log"
-    until = time.monotonic() + LONGEST_S
+    until = time.monotonic() + cluster.scenario.longest_s
     while f"step {cluster.at - 1}/" not in log.read_text(errors="replace"):
         if time.monotonic() > until:
             return
@@ -304,6 +307,7 @@ def record(scenario: Scenario, ray: Path, seed: int, target: Path) -> str:
     fixed |= {folder.name: f"pod{dice.randrange(1 << 30):08x}", str(ray.parent): f"/opt/{environment}"}
     fixed |= {os.path.realpath(sys.base_prefix): "/usr/local"}
     fixed |= {socket.gethostname(): f"node-{dice.randrange(1 << 20):05x}"}
+    fixed |= {str(Path(__file__).parents[1].resolve()): "/opt/headway"}
     fixed |= {"127.0.0.1": f"10.{dice.randrange(256)}.{dice.randrange(256)}.{dice.randrange(1, 255)}"}
     names = Names(dice, fixed)
     if target.exists():
