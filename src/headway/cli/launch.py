@@ -73,8 +73,13 @@ def read_launch(words: Sequence[str]) -> Launch:
             raise InputError(
                 f"{path}: prints no arguments of a run; give the log from its start, or the script that started it"
             )
+    return _of_script(path)
+
+
+def _of_script(path: Path) -> Launch:
+    """A script; one in which another starts the trainer has nothing to change."""
     script, found = read_launcher(path)
-    return Launch(script, found, path)
+    return Launch(script, found, None if found.at is not None and found.at.file in script.started else path)
 
 
 def _of_command(words: Sequence[str]) -> Launch:
@@ -91,8 +96,7 @@ def _of_command(words: Sequence[str]) -> Launch:
     if reason := files.no_file(path):
         raise InputError(f"{path}: {reason}")
     if len(words) == place + 1 and all("=" not in word for word in words[:place]):
-        script, found = read_launcher(path)
-        return Launch(script, found, path, tuple(words))
+        return replace(_of_script(path), words=tuple(words))
     whole = path.resolve()
     line = shlex.join([*(words[:place] or ("bash",)), str(whole), *words[place + 1 :]])
     script = read_text(line, "command line", whole, files.root_of(whole), follows=True)

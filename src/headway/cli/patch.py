@@ -28,7 +28,10 @@ def write_patch(case: Case, planned: Planned, out: Path, model: str | None, keys
     launch = case.launch
     assert launch is not None
     if launch.path is None:
-        raise InputError(f"--patch {out}: only a script can be copied, and {launch.script.path} is none")
+        raise InputError(
+            f"--patch {out}: only a script can be copied, one that starts the trainer itself, and "
+            f"{launch.script.path} is none"
+        )
     if out.exists():
         raise InputError(f"--patch {out}: is there already; name a file that is not")
     if not out.parent.is_dir():

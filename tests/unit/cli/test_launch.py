@@ -253,6 +253,17 @@ class TestPatch:
                 catch_exceptions=False,
             )
 
+    def test_a_script_that_starts_another_has_nothing_to_change(self, script: Path, tmp_path: Path) -> None:
+        outer = tmp_path / "outer.sh"
+        outer.write_text(f"bash {script.name}\n")
+        assert read_launch([str(outer)]).found.settings == read_launch([str(script)]).found.settings
+        with pytest.raises(InputError, match=r"starts the trainer itself, and .*outer\.sh is none"):
+            CliRunner().invoke(
+                app,
+                ["plan", "--machine", "gb10", "--patch", str(tmp_path / "o.sh"), str(outer)],
+                catch_exceptions=False,
+            )
+
     def test_a_value_that_cannot_be_edited_is_told(self, tmp_path: Path) -> None:
         path, out = tmp_path / "run.sh", tmp_path / "out.sh"
         path.write_text(f"bash -c '{COMMAND}'\n")

@@ -68,5 +68,5 @@ def read_text(
             run.note(Origin(name, number), "a mark of a merge that was not finished")
     return Script(
         name, tuple(run.commands), dict(run.state.variables), frozenset(run.state.exported), tuple(run.sourced),
-        tuple(run.notes), text,
+        tuple(run.notes), text, tuple(run.started),
     )  # fmt: skip

@@ -33,8 +33,8 @@ class Command:
 class Script:
     """A script that was read: nothing of it was run.
 
-    `sourced` are the files that were read with it, `unread` what could not be read, in words with the place,
-    `exports` the names of the variables that its commands see.
+    `sourced` are the files that were read with it, `started` those of them that it starts as scripts, `unread` what
+    could not be read, in words with the place, `exports` the names of the variables that its commands see.
     """
 
     path: str
@@ -44,3 +44,4 @@ class Script:
     sourced: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
     text: str = ""
+    started: tuple[str, ...] = ()

@@ -46,6 +46,7 @@ class Evaluator:
         self.commands: list[Command] = []
         self.notes: list[str] = []
         self.sourced: list[str] = []
+        self.started: list[str] = []
         self.when: list[str] = []
         self.piped: Word | None = None
         self.unit: Unit = parse.parse("", "")
@@ -368,6 +369,7 @@ class Evaluator:
             return outcome
         path = str(found.path)
         self.sourced.append(path)
+        self.started.append(path)
         before, script, piped = self.state, self.script, self.piped
         given = dict((*call.environment, *inner.environment))
         self.expander.state = State(
