@@ -80,7 +80,9 @@ def _settings(found: Found, workload: Workload | None, name: str) -> Settings:
         value = found.value(key)
         return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
-    vocab = whole("vocab_size") or (workload.model.vocab if workload is not None else None)
+    padded = (found.flags.get("padded-vocab-size") or ("",))[0]
+    vocab = int(padded) if padded and padded.isdecimal() else whole("vocab_size")
+    vocab = vocab or (workload.model.vocab if workload is not None else None)
     return Settings(
         vocab=vocab, tensor=whole("tp") or 1, cap=whole("max_tokens_per_gpu"), save=whole("save_interval"),
         evaluate=whole("eval_interval"), workload=workload, system=found.system, script=name,

@@ -53,6 +53,36 @@ def test_public_reports_in_another_order_claim_nothing_false(case):
     assert not verdict["overclaimed"]
 
 
+CONSTANT = (
+    "This can happen if the instance where the node was running failed, the node was preempted, or raylet crashed "
+    "unexpectedly (e.g., due to OOM) etc.",
+    "There are some potential root causes. (1) The process is killed by SIGKILL by OOM killer due to high memory "
+    "usage. (2) ray stop --force is called. (3) The worker is crashed unexpectedly due to SIGSEGV or other "
+    "unexpected errors.",
+    "(3) the worker crashed unexpectedly due to SIGSEGV or another unexpected error.",
+    "If reserved but unallocated memory is large try setting PYTORCH_ALLOC_CONF=expandable_segments:True to avoid "
+    "fragmentation.",
+    "[torch_memory_saver.cpp] cuMemCreate CUDA_ERROR_OUT_OF_MEMORY (may not be an issue, e.g. because of a retry)",
+    "/tmp/ray is over 95% full, available space: 48.2 GB; capacity: 1000 GB.",
+    "KV cache pool is full. Retract requests. #retracted_reqs: 3",
+    "The worker may have exceeded K8s pod memory limits.",
+    "0 Workers (tasks / actors) killed due to memory pressure (OOM), 2 Workers crashed due to other reasons",
+)
+
+
+@pytest.mark.parametrize("text", CONSTANT)
+def test_what_is_printed_whatever_happened_is_no_evidence(text):
+    found = told(text)
+    assert (found.mechanism, found.cause) == ("unknown", "not-established")
+
+
+@pytest.mark.parametrize("text", CONSTANT)
+def test_what_is_printed_whatever_happened_changes_no_answer(text):
+    alone = told("The process receives a SIGTERM.")
+    beside = told(f"{text}\nThe process receives a SIGTERM.\n{text}")
+    assert (beside.mechanism, beside.cause, beside.mechanism_grade) == (alone.mechanism, alone.cause, "proven")
+
+
 class TestTheScore:
     CASE = PUBLIC[0]
 

@@ -1,5 +1,6 @@
 """From a line to evidence: one file per origin, and the table of all of them."""
 
+import re
 from collections.abc import Iterator
 
 from headway.diagnose.evidence import Evidence, Line
@@ -18,9 +19,19 @@ NEEDLES: tuple[str, ...] = tuple(
 )  # fmt: skip
 
 
+CONSTANT = re.compile(
+    r"(?:This can happen if|There are some potential root causes|Some common causes include|"
+    r"Possible reasons include|It might be caused by|This may be caused by)\b(?:.*?\(3\)[^.]*\.?|.*)|"
+    r"\(\d\) (?:the process (?:is|was) killed by|ray stop --force|the worker (?:is )?crashed|SIGKILL by the user|"
+    r"invalid memory access from raylet|other errors).*?(?=\(\d\)|$)",
+    re.IGNORECASE,
+)
+"""Lists of what may have happened, which a program prints whatever happened: no evidence for any of it."""
+
+
 def read_line(line: Line) -> Iterator[Evidence]:
     """Everything that a line says."""
-    plain = without_prefix(line.text)
+    plain = CONSTANT.sub("", without_prefix(line.text))
     lowered = plain.lower()
     for sign in SIGNS:
         found = sign.read(line, plain, lowered)

@@ -5,7 +5,10 @@ Wordings: c10/cuda/CUDACachingAllocator.cpp, c10/core/CPUAllocator.cpp, torch/di
 
 from headway.diagnose.sign import Sign
 
-_ADVICE = r"may not be an issue|PYTORCH_\w*ALLOC_CONF=|^\s*(?:except|raise|import|from|#)\b|if .*out of memory"
+_ADVICE = (
+    r"may not be an issue|^\s*(?:If reserved|See documentation|PYTORCH_\w*ALLOC_CONF=)|"
+    r"^\s*(?:except|raise|import|from|#)\b|\bif (?:the |you |it |an? )?.{0,40}out of memory"
+)
 
 SIGNS = (
     Sign(
