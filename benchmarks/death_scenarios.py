@@ -202,7 +202,7 @@ SCENARIOS = (
     ),
     Scenario(
         "torch-refused", ("host-allocation-failure", "python-exception"), (*OWN, *GROWTH),
-        WITH_TORCH + "import torch\nlogits = torch.empty((1 << 40, 151936))", memory=True,
+        WITH_TORCH + "import torch\nlogits = torch.empty((1 << 40, 151936))", memory=True, longest_s=150,
         extra_false=("cgroup-oom-kill", "kernel-oom-kill", "ray-memory-monitor", "device-allocation-failure"),
     ),
     Scenario(

@@ -112,7 +112,11 @@ class Inside:
         self.ended.append(f"no process {process}")
 
     def command(self, words: str) -> None:
-        subprocess.run(words.split(), env=self.env, cwd=self.folder, check=False, timeout=40, capture_output=True)
+        done = subprocess.run(
+            words.split(), env=self.env, cwd=self.folder, check=False, capture_output=True, text=True
+        )
+        if done.returncode:
+            self.ended.append(f"{words}: {done.stderr[-400:]}")
 
 
 def running() -> Iterator[tuple[int, str]]:
@@ -135,7 +139,7 @@ def program(scenario: Scenario, at: int) -> str:
         whole = text if where == "init" else busy + inner if text else ""
         return "\n".join(" " * width + line for line in whole.splitlines())
 
-    waits = "time.sleep(15)" if scenario.act else ""
+    waits = f"time.sleep({40 if scenario.job else 15})" if scenario.act else ""
     make = "    trainer = Trainer.remote(lr)"
     if scenario.where == "owned":
         make = "    manager = Manager.remote()\n    trainer = ray.get(manager.trainer.remote(lr))"
@@ -160,7 +164,11 @@ def inside(scenario: Scenario, folder: Path, ray: Path, seed: int, group: str) -
         subprocess.run(["mount", "--bind", str(GROUPS / "memory" / group), str(GROUPS / "memory")], check=True)
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     env = {key: value for key, value in os.environ.items() if not key.startswith(("KUBERNETES", "RAY", "PYTHON"))}
-    env |= {"PATH": f"{ray}:/usr/bin:/bin:/usr/sbin", "RAY_USAGE_STATS_ENABLED": "0", "HOME": str(folder)}
+    env |= {
+        "PATH": f"{ray}:/usr/bin:/bin:/usr/sbin",
+        "RAY_API_SERVER_ADDRESS": "http://127.0.0.1:8265",
+        "HOME": str(folder),
+    }
     env |= {"OMP_NUM_THREADS": "1", "TORCH_SITE": sysconfig.get_paths()["purelib"]} | scenario.env
     at = dice.randrange(3, 8)
     (folder / "train.py").write_text(program(scenario, at))
