@@ -32,7 +32,6 @@ _COMPONENTS = (
     ("trainer", r"train(?!ing progress)|megatron|fsdp|actor.?worker|workerdict|policy|critic|reference"),
     ("reward", r"reward|verifier|judge"),
     ("data", r"dataloader|data_?source|buffer"),
-    ("raylet", r"\braylet\b|node manager"),
     ("rollout", r"rollout|generate|agent_?loop"),
     ("driver", r"driver|taskrunner|main_task|job supervisor"),
 )  # fmt: skip

@@ -218,6 +218,12 @@ SIGNS = (
         says="the target file system has no space left",
     ),
     Sign(
+        "usage-error",
+        "end",
+        ("error: unrecognized arguments", "error: argument ", "error: the following arguments are required"),
+        says="argparse refused the command line and called exit",
+    ),
+    Sign(
         "kernel-hung",
         "context",
         ("blocked for more than",),

@@ -235,8 +235,8 @@ SIGNS = (
     Sign(
         "torch-spawn-signal",
         "end",
-        ("terminated with signal", "terminated with the following error"),
-        r"process \d+ terminated with signal (?P<name>SIG\w+)",
+        ("terminated with signal", "died with <signals"),
+        r"(?:process \d+ terminated with signal |died with <Signals\.)(?P<name>SIG\w+)",
         says="how a spawned rank ended",
     ),
 )

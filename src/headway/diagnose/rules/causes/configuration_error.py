@@ -25,7 +25,7 @@ ERROR = re.compile(r"Error|error|Exception|assert|ordinal|usage:")
 
 
 def _find(case: Case) -> Claim | None:
-    if case.mechanism not in {"python-exception", "engine-exit"} or case.event is None:
+    if case.mechanism not in {"python-exception", "engine-exit", "python-exit"} or case.event is None:
         return None
     place = case.near(SURE)
     if place is not None and (ERROR.search(place.text) or case.event.place.line == place.line):

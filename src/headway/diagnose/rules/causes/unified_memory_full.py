@@ -10,6 +10,14 @@ STORE = 0.3
 """Share of memory that Ray's object store takes at most by default: shared memory, which is in no process either."""
 
 
+def unified_machine(total: int, tolerance: float) -> str:
+    """The machine of the table whose one memory is about that large; empty where there is none."""
+    from headway.facts import machines  # here, because few diagnoses need the table
+
+    rows = (row for row in machines.table().values() if row.unified)
+    return next((row.name for row in rows if abs(total - row.bytes) <= tolerance * row.bytes), "")
+
+
 def _find(case: Case) -> Claim | None:
     refused = case.first("nv-no-memory")
     if refused is not None and case.mechanism == "device-allocation-failure":
@@ -19,6 +27,12 @@ def _find(case: Case) -> Claim | None:
             "the driver got no pages, and on unified memory they are the node's",
             (refused.place,),
         )
+    total = case.refusal.total
+    if case.mechanism == "device-allocation-failure" and total is not None and case.event is not None:
+        name = unified_machine(total, 0.03)
+        if case.settings.unified or name:
+            because = f"the device's {format_bytes(total)} are the memory of CPU and GPU together"
+            return Claim("supported" if case.settings.unified else "open", because, (case.event.place,))
     kill = case.kill
     if (
         case.mechanism not in {"ray-memory-monitor", "kernel-oom-kill", "cgroup-oom-kill"}
@@ -26,10 +40,7 @@ def _find(case: Case) -> Claim | None:
         or case.event is None
     ):
         return None
-    from headway.facts import machines  # here, because only this kill needs the table
-
-    unified = (row for row in machines.table().values() if row.unified)
-    machine = next((row.name for row in unified if abs(kill.total - row.bytes) < 0.004 * row.bytes), "")
+    machine = unified_machine(kill.total, 0.004)
     if not (case.settings.unified or machine or case.near(UNIFIED.pattern)):
         return None
     held = kill.gap if kill.top else kill.used - (kill.victim or kill.used)

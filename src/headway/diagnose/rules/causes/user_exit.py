@@ -8,6 +8,8 @@ from headway.diagnose.rules.rule import Advice, Claim, Rule
 def _find(case: Case) -> Claim | None:
     if case.mechanism != "python-exit" or case.event is None:
         return None
+    if case.event.kind == "usage-error":
+        return None
     code = case.event.fields.get("code")
     if code == "1":
         return Claim("open", "exit code 1 and no SIGTERM text: sys.exit(1), or a cut text", (case.event.place,))

@@ -25,11 +25,7 @@ def _loader(evidence: Evidence) -> Grade | None:
 
 
 def _spawned(evidence: Evidence) -> Grade | None:
-    return (
-        "proven"
-        if any(word in evidence.fields.get("name", "") for word in ("SEGV", "ABRT", "BUS", "ILL", "FPE"))
-        else None
-    )
+    return "proven" if evidence.fields.get("name") in ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE") else None
 
 
 def _threads(evidence: Evidence) -> Grade | None:

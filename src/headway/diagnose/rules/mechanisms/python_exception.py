@@ -4,7 +4,7 @@ from headway.diagnose.evidence import Evidence, Grade
 from headway.diagnose.rules import settle
 from headway.diagnose.rules.rule import Advice, Rule
 
-_NOT = ("SystemExit", "KeyboardInterrupt")
+_NOT = ("SystemExit",)
 
 
 def _error(evidence: Evidence) -> Grade | None:

@@ -34,5 +34,11 @@ RULE = Rule(
         ),
     ),
     settle=(settle.STDERR,),
-    ends={"ray-exit-code": _code, "ray-user-exit": "supported", "python-traceback": _exit, "python-error": _exit},
+    ends={
+        "ray-exit-code": _code,
+        "ray-user-exit": "supported",
+        "usage-error": "supported",
+        "python-traceback": _exit,
+        "python-error": _exit,
+    },
 )

@@ -10,12 +10,8 @@ def _code(evidence: Evidence) -> Grade | None:
 
 
 def _spawned(evidence: Evidence) -> Grade | None:
-    name = f"{evidence.fields.get('name', '')} {evidence.fields.get('signal', '')}"
-    return (
-        "supported"
-        if any(word in name for word in ("KILL", "HUP", "QUIT")) or "9" in name.split() or "1" in name.split()
-        else None
-    )
+    names = {evidence.fields.get("name"), evidence.fields.get("signal")}
+    return "supported" if names & {"SIGKILL", "SIGHUP", "SIGQUIT", "9", "1", "3"} else None
 
 
 def _loader(evidence: Evidence) -> Grade | None:

@@ -6,8 +6,7 @@ from headway.diagnose.rules.rule import Advice, Rule
 
 
 def _spawned(evidence: Evidence) -> Grade | None:
-    name = f"{evidence.fields.get('name', '')} {evidence.fields.get('signal', '')}"
-    return "proven" if "TERM" in name or "15" in name.split() else None
+    return "proven" if {evidence.fields.get("name"), evidence.fields.get("signal")} & {"SIGTERM", "15"} else None
 
 
 def _code(evidence: Evidence) -> Grade | None:
