@@ -10,6 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from headway.diagnose.finding import Diagnosis
+    from headway.diagnose.readers.recordings import Recorded
     from headway.diagnose.settings import Settings
 
 
@@ -72,11 +73,14 @@ def _diagnose(
 
     sources = sources_of(logs, runs, live=live)
     settings = _settings(logs + runs, script, machine)
+    recorded = _recordings([source.name for source in sources])
+    if recorded:
+        settings = replace(settings, phase=recorded[-1].phase, step=recorded[-1].step)
     found = diagnose(sources, settings)
     step = found.answer.step
     if script is not None and step is not None and settings.lints:
         settings = _settings(logs + runs, script, machine, step)
-    context = [*compare(found.findings)]
+    context = [*compare(found.findings), *(line for each in recorded for line in each.lines)]
     if step is not None:
         context += [*due(settings, step), *resume(settings, step)]
     context += [f"lint: {each}" for each in settings.lints]
@@ -87,6 +91,16 @@ def _diagnose(
 
         found = with_plan(found, settings.workload, find_machine(machine, ray=settings.workload.ray))
     return found
+
+
+def _recordings(names: list[str]) -> "list[Recorded]":
+    """What the recordings among the sources tell."""
+    paths = [Path(name) for name in names if name.endswith(".jsonl")]
+    if not paths:
+        return []
+    from headway.diagnose.readers.recordings import read
+
+    return [told for path in paths if path.is_file() and (told := read(path)) is not None]
 
 
 def _settings(logs: list[str], script: Path | None, machine: str | None, step: int | None = None) -> "Settings":
