@@ -37,6 +37,8 @@ START_S, AFTER_S = 90, 2
 TAIL = {"worker": 60, "raylet": 45, "gcs_server": 30, "dmesg": 200, "memory": 40, "driver": 240}
 """Lines kept of a file, from its end; the driver's first 20 are kept too."""
 WIDEST = 3000
+STATISTICS = re.compile(r"state-dump|\d+ total \(\d+ active|(?:Queueing|Execution) time: |^\s*$|^Event stats:")
+"""Lines of Ray's own timing tables, which would push all others out of a tail."""
 
 PROGRAM = """\
 import ctypes
@@ -260,6 +262,8 @@ class Names:
 def trimmed(text: str, kind: str) -> str:
     """The end of a text, and for the driver its beginning."""
     lines = [line[:WIDEST] for line in text.splitlines()]
+    if kind in ("raylet", "gcs_server"):
+        lines = [line for line in lines if not STATISTICS.search(line)]
     most = TAIL.get(kind, 40)
     kept = lines if len(lines) <= most + 20 else [*(lines[:20] if kind == "driver" else []), *lines[-most:]]
     return "".join(f"{line}\n" for line in kept)
