@@ -2,16 +2,17 @@
 
 import gzip
 import io
+import time
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headway.diagnose.causes import table
 from headway.diagnose.doctor import diagnose
-from headway.diagnose.evidence import RANK
+from headway.diagnose.evidence import RANK, Line, Place
 from headway.diagnose.finding import Diagnosis
-from headway.diagnose.lines import Source
-from headway.diagnose.readers import NEEDLES
+from headway.diagnose.lines import LONGEST, Source
+from headway.diagnose.readers import NEEDLES, read_line
 from headway.reports.doctor import doctor_report
 from headway.reports.doctor_json import document
 
@@ -66,3 +67,13 @@ def test_one_line_of_ten_megabytes():
 
 def test_only_a_progress_bar():
     check(told(b"".join(b"\rTraining: %d%%|" % (n % 100) for n in range(20_000))))
+
+
+def test_no_text_that_is_repeated_in_a_long_line_takes_long():
+    """A pattern that backtracks over two thousand characters would take minutes over all texts."""
+    started = time.process_time()
+    for needle in NEEDLES:
+        for filler in ("", " ", "("):
+            line = Line(Place("a", 1, ((needle + filler) * 2000)[:LONGEST]), 1)
+            list(read_line(line))
+    assert time.process_time() - started < 60

@@ -53,7 +53,7 @@ SIGNS = (
             "enginegenerateerror",
         ),
         r"EngineDead|EngineCore encountered|background loop|engine loop has died|engine process died|"
-        r"engine core (?:proc|init)|failed core proc|died unexpectedly|Worker proc .*died|scheduler died|"
+        r"engine core (?:proc|init)|failed core proc|died unexpectedly|Worker proc .{0,200}died|scheduler died|"
         r"scheduler is dead|"
         r"engine is dead|error messages above|engine actor died|EngineGenerateError",
         says="the engine is gone, seen from outside; the reason is in its own output before",
@@ -90,7 +90,7 @@ SIGNS = (
         r"watchdog timeout|get a response from|health check (?:timeout|failed)|not responding|unresponsive|"
         r"no response from|"
         r"No available (?:shared memory broadcast )?block found in \d+ second",
-        unless=r"missing too many|ray timeout or error|readiness|liveness|node.*health check",
+        unless=r"missing too many|ray timeout or error|readiness|liveness|node.{0,200}health check",
         says="the engine lives but does not answer",
     ),
     Sign(
@@ -122,7 +122,7 @@ SIGNS = (
         "engine-other-tenant",
         "why",
         ("free memory on device",),
-        r"Free memory on device.*\((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\).*less than desired",
+        r"Free memory on device.{0,200}\((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\).{0,200}less than desired",
         says="the device was not free when the engine started",
     ),
     Sign(
@@ -170,7 +170,7 @@ SIGNS = (
             "graph_capture",
         ),
         r"captur\w* .{0,20}graph|graph.{0,12}captur|capture_model|capture_one_batch|cuda_graph_runner|"
-        r"CUDAGraph.*captur",
+        r"CUDAGraph.{0,200}captur",
         unless=r"captur\w+ (?:finished|end|took|done)|100%",
         says="CUDA graphs were being captured",
     ),

@@ -21,10 +21,10 @@ SIGNS = (
             "watchdog hang",
             "worknccl(",
         ),
-        r"collective operation timeout|WorkNCCL\(.*ran for|blocking wait|watchdog caught collective|"
+        r"collective operation timeout|WorkNCCL\(.{0,200}ran for|blocking wait|watchdog caught collective|"
         r"watchdog got stuck|"
         r"Timed out waiting \d+ ?ms for (?:recv|send)|collective timeout|communicator timed out|"
-        r"detected by watchdog at work|Timeout at NCCL work|watchdog hang|WorkNCCL\(.*Timeout\(ms\)=\d+\)",
+        r"detected by watchdog at work|Timeout at NCCL work|watchdog hang|WorkNCCL\(.{0,200}Timeout\(ms\)=\d+\)",
         says="a collective waited too long: some rank did not come",
     ),
     Sign(
@@ -85,9 +85,10 @@ SIGNS = (
             "address family not supported",
             "nodename nor servname",
         ),
-        r"No route to host|Network is unreachable|Connection refused|No socket interface|ibv_\w+.*(?:fail|"
+        r"No route to host|Network is unreachable|Connection refused|No socket interface|"
+        r"ibv_\w{1,40}\b.{0,200}?(?:fail|"
         r"error|timed out)|"
-        r"completion with error|Name or service not known|name resolution|NET/IB.*(?:error|fail|down|timeout)|"
+        r"completion with error|Name or service not known|name resolution|NET/IB.{0,200}(?:error|fail|down|timeout)|"
         r"failed to connect|Connection timed out|connectFullMesh|client socket has timed out|find network interface|"
         r"link (?:is )?down|Errno 11[13]|Address family not supported|nodename nor servname",
         unless=r"prometheus|wandb|retry(?:ing)? (?:in|\d)|attempt \d|metrics",
@@ -116,8 +117,8 @@ SIGNS = (
             "nccl warn",
             "ncclunhandledcudaerror",
         ),
-        r"Cuda failure (?:\d+ )?'out of memory'|Failed to CUDA calloc|NCCL.*out of memory|"
-        r"ncclUnhandledCudaError.*out of memory",
+        r"Cuda failure (?:\d+ )?'out of memory'|Failed to CUDA calloc|NCCL.{0,200}out of memory|"
+        r"ncclUnhandledCudaError.{0,200}out of memory",
         says="NCCL found no device memory for its buffers",
     ),
     Sign(

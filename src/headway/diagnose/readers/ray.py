@@ -48,7 +48,7 @@ SIGNS = (
         "ray-exit-code",
         "end",
         ("exits with an exit code", "systemexit is raised"),
-        r"(?:exits with an |SystemExit.*)exit code:? (?P<code>None|-?\d+)",
+        r"(?:exits with an |SystemExit.{0,200})exit code:? (?P<code>None|-?\d+)",
         says="SystemExit left the task handler: Python code called exit, or the SIGTERM handler did",
     ),
     Sign(
@@ -178,7 +178,7 @@ SIGNS = (
         "ray-node-preempted",
         "end",
         ("was preempted",),
-        r"node\b.*was preempted|was preempted.*node|was preempted",
+        r"node\b.{0,200}was preempted|was preempted.{0,200}node|was preempted",
         says="the node was drained because it was preempted",
     ),
     Sign(
@@ -250,9 +250,10 @@ SIGNS = (
         "ray-scale-down",
         "why",
         ("autoscaler", "idle_node", "scale down", "scale-down", "scaledown", "removing 1 nodes", "idle termination"),
-        r"(?:remov|terminat|shut|drain|delet)\w* .*(?:idle|scale.?down|unneeded|outdated)|idle .*(?:remov|"
+        r"(?:remov|terminat|shut|drain|delet)\w* .{0,200}(?:idle|scale.?down|unneeded|outdated)|"
+        r"idle .{0,200}(?:remov|"
         r"terminat)\w*|"
-        r"scale.?down.*(?:remov|terminat|delet|drain)",
+        r"scale.?down.{0,200}(?:remov|terminat|delet|drain)",
         unless=r"not (?:idle|terminat)",
         says="an autoscaler removed a node on purpose",
     ),
@@ -266,7 +267,7 @@ SIGNS = (
         "raylet-sigterm",
         "why",
         ("received sigterm", "sending sigterm to pgid"),
-        r"raylet.*received SIGTERM|main\.cc.*received SIGTERM|Stop: sending SIGTERM to pgid",
+        r"raylet.{0,200}received SIGTERM|main\.cc.{0,200}received SIGTERM|Stop: sending SIGTERM to pgid",
         says="the raylet was told to go, and newer ones signal their workers then",
     ),
     Sign(

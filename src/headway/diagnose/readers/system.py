@@ -86,7 +86,7 @@ SIGNS = (
         "kernel-victim",
         "context",
         ("killed process", "anon-rss"),
-        r"Killed process (?P<pid>\d+),? \((?P<name>[^)]*)\).*?(?:anon-rss:(?P<rss>\d+)kB)?",
+        r"Killed process (?P<pid>\d+),? \((?P<name>[^)]*)\).{0,200}?(?:anon-rss:(?P<rss>\d+)kB)?",
         says="whom the kernel killed",
     ),
     Sign(
@@ -113,22 +113,22 @@ SIGNS = (
             "nohang",
         ),
         r"(?:at or below SIG(?:TERM|KILL) limits|sending SIG(?:TERM|KILL) to process|"
-        r"systemd-oomd.*[Kk]ill(?!er)|oomd\S* ?:? ?[Kk]illed|"
-        r"Killed .*due to memory (?:pressure|used)|nohang.*SIG)",
+        r"systemd-oomd.{0,200}[Kk]ill(?!er)|oomd\S* ?:? ?[Kk]illed|"
+        r"Killed .{0,200}due to memory (?:pressure|used)|nohang.{0,200}SIG)",
         says="a user-space guard ended the process under memory pressure",
     ),
     Sign(
         "xid-hardware",
         "why",
         ("xid",),
-        rf"Xid\b[^:\n]*(?:\([^)]*\))?:? ?:? ?(?P<xid>{_HARDWARE_XIDS})\b",
+        rf"Xid\b[^:\n(]{{0,20}}(?:\([^)]{{0,60}}\))?:? ?:? ?(?P<xid>{_HARDWARE_XIDS})\b",
         says="the driver reports a fault of the device or its firmware: drain the machine",
     ),
     Sign(
         "xid",
         "context",
         ("xid",),
-        r"Xid\b[^:\n]*(?:\([^)]*\))?:? ?:? ?(?P<xid>\d+)\b",
+        r"Xid\b[^:\n(]{0,20}(?:\([^)]{0,60}\))?:? ?:? ?(?P<xid>\d+)\b",
         says="the driver reports an error; 13, 31 and 43 mostly come from the application, 45 from clean-up",
     ),
     Sign(
@@ -189,7 +189,7 @@ SIGNS = (
             "unable to create new native thread",
             "libgomp: thread creation",
         ),
-        unless=r"BlockingIOError.*\bread\b|\bread\b.*Resource temporarily",
+        unless=r"BlockingIOError.{0,200}\bread\b|\bread\b.{0,200}Resource temporarily",
         says="the limit of processes or threads is reached",
     ),
     Sign(

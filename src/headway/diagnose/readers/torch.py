@@ -33,9 +33,10 @@ SIGNS = (
         ),
         r"(?:CUDA|HIP|NPU|XPU) out of memory|torch\.(?:cuda\.)?OutOfMemoryError|RayTaskError\(OutOfMemoryError\)|"
         r"tried to allocate|CUDA error: out of memory|"
-        r"cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|ALLOC_FAILED|cuMemCreate.*(?:fail|error|out of memory)|"
+        r"cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|ALLOC_FAILED|cuMemCreate.{0,200}(?:fail|error|"
+        r"out of memory)|"
         r"RESOURCE_EXHAUSTED|would exceed allowed memory|mapping failed with OOM",
-        unless=_ADVICE + r"|running low on memory|bytes.*DefaultCPUAllocator|DefaultCPUAllocator|retrying|"
+        unless=_ADVICE + r"|running low on memory|bytes.{0,200}DefaultCPUAllocator|DefaultCPUAllocator|retrying|"
         r"cumem_allocator|torch_memory_saver",
         says="the device's allocator refused a request; the numbers in the text say why",
     ),
@@ -104,9 +105,9 @@ SIGNS = (
             "hardware error",
         ),
         r"uncorrectable (?:ECC|NVLink|contained)|fallen off the bus|GPU is lost|unrecoverable ECC|double.bit ECC|"
-        r"ECCUncorrectable|requires reset|NVLink error|row remap.*(?:fail|pending)|device is lost|"
+        r"ECCUncorrectable|requires reset|NVLink error|row remap.{0,200}(?:fail|pending)|device is lost|"
         r"\bhardware error\b",
-        unless=r"Row remap\w* .*: *(?:No|0|None)|not a hardware error",
+        unless=r"Row remap\w* .{0,200}: *(?:No|0|None)|not a hardware error",
         says="the device itself reported a fault",
     ),
     Sign(
@@ -128,7 +129,8 @@ SIGNS = (
             "numpy.dtype size changed",
             "incompatible with the pytorch",
         ),
-        r"driver version is insufficient|no kernel image|undefined symbol|GLIBCXX_.*not found|forward compatibility|"
+        r"driver version is insufficient|no kernel image|undefined symbol|GLIBCXX_.{0,200}not found|"
+        r"forward compatibility|"
         r"version mismatch|cannot open shared object|PTX|not yet initialized|NumPy 1|dtype size changed|"
         r"incompatible",
         says="two parts of the software do not belong together",
@@ -183,7 +185,7 @@ SIGNS = (
         "host-refused-torch",
         "end",
         ("defaultcpuallocator",),
-        r"DefaultCPUAllocator: .*(?:tried to allocate (?P<bytes>\d+)|not enough memory|can't allocate)",
+        r"DefaultCPUAllocator: .{0,200}(?:tried to allocate (?P<bytes>\d+)|not enough memory|can't allocate)",
         says="torch's allocator of host memory was refused",
     ),
     Sign(
@@ -206,9 +208,10 @@ SIGNS = (
             "/dev/shm",
         ),
         r"insufficient shared memory|out of shared memory|exceeds memory available in /dev/shm|"
-        r"creating shared memory segment|(?:No space left on device|Errno 28|Bus error|unable to write).*/dev/shm|"
-        r"/dev/shm.*(?:No space left|Errno 28|Bus error|is full|100%)|unable to allocate shared memory",
-        unless=r"you will need to increase|consider increasing.*--shm-size.*warning",
+        r"creating shared memory segment|(?:No space left on device|Errno 28|Bus error|"
+        r"unable to write).{0,200}/dev/shm|"
+        r"/dev/shm.{0,200}(?:No space left|Errno 28|Bus error|is full|100%)|unable to allocate shared memory",
+        unless=r"you will need to increase|consider increasing.{0,200}--shm-size.{0,200}warning",
         says="/dev/shm is smaller than what is written to it",
     ),
     Sign(
