@@ -84,13 +84,27 @@ def _diagnose(
     if step is not None:
         context += [*due(settings, step), *resume(settings, step)]
     context += [f"lint: {each}" for each in settings.lints]
-    found = replace(found, context=(*found.context, *context))
+    found = replace(found, context=(*found.context, *context), notes=(*found.notes, *settings.notes))
     if settings.workload is not None and machine is not None:
         from headway.cli.inputs import find_machine
         from headway.diagnose.planned import with_plan
 
         found = with_plan(found, settings.workload, find_machine(machine, ray=settings.workload.ray))
     return found
+
+
+def _of_script(script: Path, step: int | None) -> "Settings":
+    """The settings of a launch script. A script that starts no trainer that is known keeps nobody from an answer."""
+    from headway.diagnose.run_facts import from_script
+    from headway.diagnose.settings import Settings
+    from headway.errors import InputError
+
+    try:
+        return from_script(script, step)
+    except InputError as error:
+        if not script.is_file():
+            raise
+        return Settings(notes=(f"--script {error}",))
 
 
 def _recordings(names: list[str]) -> "list[Recorded]":
@@ -107,10 +121,10 @@ def _settings(logs: list[str], script: Path | None, machine: str | None, step: i
     """What is known of the run: its script's settings, else those that a log prints, and the machine's kind."""
     from dataclasses import replace
 
-    from headway.diagnose.run_facts import from_log, from_script, merged
+    from headway.diagnose.run_facts import from_log, merged
     from headway.diagnose.settings import Settings
 
-    found = Settings() if script is None else from_script(script, step)
+    found = Settings() if script is None else _of_script(script, step)
     for name in logs:
         path = Path(name)
         if name != "-" and path.is_file() and (printed := from_log(path)) is not None:

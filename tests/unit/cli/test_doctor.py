@@ -67,6 +67,19 @@ def test_a_script_and_a_machine_bring_the_ledger_and_changes_in_the_script_s_own
                for line in (*found["context"], *found["notes"]))  # fmt: skip
 
 
+def test_a_script_that_starts_no_known_trainer_is_told_and_the_answer_stays(tmp_path):
+    script = tmp_path / "run.sh"
+    script.write_text("python3 my_own.py\n")
+    text = " ".join(run(FIRST, "--script", str(script)).split())
+    assert "115.86 GiB" in text
+    assert "no trainer that is known is started" in text
+
+
+def test_a_script_that_is_not_there_is_bad_input(tmp_path):
+    with pytest.raises(InputError, match=r"no\.sh"):
+        run(FIRST, "--script", str(tmp_path / "no.sh"))
+
+
 def test_standard_input():
     assert "SIGTERM" in run("-", given=Path(STEP_75).read_text(), code=4)
 
