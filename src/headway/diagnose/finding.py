@@ -35,8 +35,8 @@ class Finding:
     """One end: what ended the process and why, each with its own grade, and what speaks for and against it.
 
     `cause` is "not-established" where nothing shows it; with a grade of open it is the likeliest, not more. `family`
-    is the cause's, or the mechanism's where the cause's is open. `survived`: the run went on after it. `kill` are
-    the numbers of Ray's monitor, `asked` the bytes of a request that was refused.
+    is the cause's, of one that is only the likeliest too, else the mechanism's. `survived`: the run went on after
+    it. `kill` are the numbers of Ray's monitor, `asked` the bytes of a request that was refused.
     """
 
     mechanism: str

@@ -80,9 +80,22 @@ SIGNS = (
     Sign(
         "cuda-error",
         "end",
-        ("cuda error:", "cuda failure", "cudnn_status_", "cublas_status_", "cuda runtime error", "acceleratorerror"),
-        r"(?:CUDA error|CUDA failure|CUDA runtime error|AcceleratorError|CUBLAS_STATUS|"
-        r"CUDNN_STATUS)\w*:? ?(?P<what>.*)",
+        (
+            "cuda error:",
+            "cuda failure",
+            "cudnn_status_",
+            "cublas_status_",
+            "cuda runtime error",
+            "acceleratorerror",
+            "illegal memory access",
+            "device-side assert",
+            "unspecified launch failure",
+            "cudaerrorillegaladdress",
+            "internal assert failed",
+        ),
+        r"(?:CUDA error|CUDA failure|CUDA runtime error|AcceleratorError|CUBLAS_STATUS|CUDNN_STATUS|"
+        r"cudaErrorIllegalAddress|illegal memory access|device-side assert|launch failure|"
+        r"INTERNAL ASSERT FAILED)\w*:? ?(?P<what>.*)",
         unless=r"out of memory|ALLOC_FAILED|CUDA error: out|may not be an issue",
         says="a call of the CUDA runtime failed; later calls report the error of an earlier one",
     ),

@@ -9,7 +9,7 @@ from headway.diagnose.rules.rule import Advice, Claim, Rule
 MECHANISMS = {"peer-lost", "collective-timeout", "python-exception", "gcs-lost", "node-lost", "engine-exit"}
 SURE = (
     r"No route|unreachable|ibv_|completion with error|socket interface|Name or service|name resolution|NET/IB|"
-    r"link|find network interface|connectFullMesh|Address family|refused"
+    r"link|find network interface|connectFullMesh|Address family"
 )
 
 
