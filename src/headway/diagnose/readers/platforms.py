@@ -18,7 +18,7 @@ SIGNS = (
         r"\bEvicted\b|low on resource: ?\[?(?P<what>[\w-]+)|node had condition: ?\[?(?P<condition>\w+)|"
         r"eviction manager|"
         r"EvictionThresholdMet",
-        unless=r"cache|prefix|blocks? evicted|evicted \d+ (?:tokens|blocks)|lru",
+        unless=r"worker evicted|cache|prefix|blocks? evicted|evicted \d+ (?:tokens|blocks)|lru",
         says="the kubelet ended the pod because the node was short of a resource, which it names",
     ),
     Sign(

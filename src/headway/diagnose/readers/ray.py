@@ -14,6 +14,7 @@ SIGNS = (
             "node_out_of_memory",
             "oom kill reason",
             "due to memory pressure (oom)",
+            "killed to reclaim memory",
         ),
         unless=r"\b0 workers \(tasks / actors\) killed due to memory pressure|set the environment variable",
         says="Ray's memory monitor killed a worker: its own text, with the node's use and the threshold",
