@@ -37,7 +37,7 @@ START_S, AFTER_S = 90, 2
 TAIL = {"worker": 60, "raylet": 45, "gcs_server": 30, "dmesg": 200, "memory": 40, "driver": 240}
 """Lines kept of a file, from its end; the driver's first 20 are kept too."""
 WIDEST = 3000
-STATISTICS = re.compile(r"state-dump|\d+ total \(\d+ active|(?:Queueing|Execution) time: |^\s*$|^Event stats:")
+STATISTICS = re.compile(r"state-dump|\d+ total \(\d+ active|(?:Queueing|Execution) time: |^\s*$|Event stats:")
 """Lines of Ray's own timing tables, which would push all others out of a tail."""
 
 PROGRAM = """\
@@ -230,6 +230,8 @@ def keep(cluster: Inside) -> None:
         for name in ("memory.oom_control", "memory.failcnt", "memory.max_usage_in_bytes", "memory.limit_in_bytes"):
             source = GROUPS / "memory" / ("" if cluster.scenario.limit_mb else cluster.group) / name
             (raw / name).write_text(source.read_text())
+    if "step 49/" in (raw / "driver.log").read_text(errors="replace"):
+        cluster.ended.append("nothing died: the loop ran to its end")
     (cluster.folder / "trouble").write_text("\n".join(cluster.ended))
 
 
@@ -363,6 +365,7 @@ def main() -> None:
     by_name = {scenario.name: scenario for scenario in SCENARIOS}
     if options.inside:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup's ignoring would be inherited by every worker
         inside(by_name[options.inside], options.out, options.ray, options.seed, options.group)
         return
     Path("/tmp/ray").mkdir(exist_ok=True)
