@@ -16,7 +16,7 @@ _PHASES = (
     ("save", r"save_checkpoint|\bsav(?:e|ing)\b.{0,30}(?:checkpoint|model|state)|checkpoint.{0,20}\bsav|torch\.save|"
         r"dist_checkpointing|safetensors.*save"),
     ("wake", r"wake_?up|resume_memory|onload|func=resume|cumem_?allocator"),
-    ("sleep", r"\bsleep\b|release_memory|offload_(?:model|optim|megatron)"),
+    ("sleep", r"\.sleep\(|\bsleep_mode|release_memory|offload_(?:model|optim|megatron)"),
     ("sync", r"update_weights?|weight[_ ]sync|sync_(?:weights|model)|broadcast_weights|load_weights.*rollout"),
     ("load", r"load_(?:checkpoint|model|weights)|from_pretrained|init_model|Loading (?:model|weights|safetensors)"),
     ("step", r"optimizer\.step|optim(?:izer)?_step|adam\w*\.py|exp_avg|_init_group"),
