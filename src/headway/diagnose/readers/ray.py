@@ -133,6 +133,12 @@ SIGNS = (
         says="the process that created it, or that one's node, ended first",
     ),
     Sign(
+        "ray-owner-node",
+        "end",
+        ("owner's node has crashed",),
+        says="the raylet of the owner's node is gone: killed, told to go, or stopped; no crash of the machine is shown",
+    ),
+    Sign(
         "ray-raylet-gone",
         "end",
         (

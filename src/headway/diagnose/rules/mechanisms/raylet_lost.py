@@ -31,5 +31,10 @@ RULE = Rule(
         ),
     ),
     settle=(settle.RAYLET, settle.DMESG),
-    ends={"ray-raylet-gone": "proven", "ray-marked-dead": "proven", "ray-subprocess": _subprocess},
+    ends={
+        "ray-raylet-gone": "proven",
+        "ray-marked-dead": "proven",
+        "ray-owner-node": "supported",
+        "ray-subprocess": _subprocess,
+    },
 )
