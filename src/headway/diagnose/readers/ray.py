@@ -136,7 +136,7 @@ SIGNS = (
         "ray-owner-node",
         "end",
         ("owner's node has crashed",),
-        says="the raylet of the owner's node is gone: killed, told to go, or stopped; no crash of the machine is shown",
+        says="the raylet of the owner's node is gone: killed, told to go or stopped; no crash of a machine is shown",
     ),
     Sign(
         "ray-raylet-gone",
