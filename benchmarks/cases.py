@@ -13,6 +13,7 @@ case is github.com/THUDM/slime issue 1740, whose launch script is in tests/data/
 import io
 import sys
 from collections.abc import Iterator
+from contextlib import chdir
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -289,7 +290,8 @@ OPTIONS = ("--model", "qwen3-30B-A3B", "--machine", "b200x8", "--set", "host.byt
 
 def step_75_case() -> Case:
     """The posted script on eight B200 with 1,600 GB of host memory."""
-    return read_case([str(ROOT / SCRIPT)], None, "b200x8", ["host.bytes=1600e9"], model="qwen3-30B-A3B")
+    with chdir(ROOT):  # so that the page shows the same path wherever the repository lies
+        return read_case([str(SCRIPT)], None, "b200x8", ["host.bytes=1600e9"], model="qwen3-30B-A3B")
 
 
 def step_75() -> Iterator[str]:
@@ -354,7 +356,7 @@ def _console(command: str, shown: RenderableType) -> Iterator[str]:
     text = console.file.getvalue()  # type: ignore[attr-defined]
     yield "```console"
     yield f"$ {command}"
-    yield "\n".join(line.rstrip() for line in text.replace(f"{ROOT}/", "").splitlines())
+    yield "\n".join(line.rstrip() for line in text.splitlines())
     yield "```\n"
 
 

@@ -27,10 +27,16 @@ def short_trace(case: Case) -> dict[Phase, Peaks]:
     return traced(case, LAYERS)
 
 
-@pytest.mark.parametrize("case", QUICK, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", QUICK[:2], ids=lambda case: case.name)
 def test_a_plan_agrees_with_short_traces_extrapolated(case: Case) -> None:
     ledger, found = planned(case), extrapolated(case)
     assert [phase for phase in TRACED if not agrees(ledger, phase, found)] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", QUICK[2:], ids=lambda case: case.name)
+def test_more_shapes_agree_with_short_traces_extrapolated(case: Case) -> None:
+    test_a_plan_agrees_with_short_traces_extrapolated(case)
 
 
 @pytest.mark.slow
