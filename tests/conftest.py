@@ -1,4 +1,4 @@
-"""Hypothesis tries fewer examples here than by its own default: `--hypothesis-profile=default` tries as many as that."""
+"""Hypothesis tries fewer examples than by its own default; `--hypothesis-profile=default` tries as many as that."""
 
 from hypothesis import settings
 
