@@ -42,17 +42,10 @@ def whole(raw: object) -> int | None:
     >>> whole("1_024"), whole(8.0), whole("1e3")
     (1024, 8, 1000)
     """
-    if raw is None:
+    value = _numeral(raw, r"[-+]?[\d_]+")
+    if value is None:
         return None
-    if isinstance(raw, bool):
-        raise ValueError(raw)
-    if isinstance(raw, int):
-        return raw
-    text = str(raw).strip()[:40]
-    if re.fullmatch(r"[-+]?[\d_]+", text):
-        return int(text)
-    value = float(text)
-    if not isfinite(value) or value != int(value):
+    if value != int(value):
         raise ValueError(raw)
     return int(value)
 
@@ -63,6 +56,11 @@ def number(raw: object) -> int | float | None:
     >>> number("1e-3"), number("2"), number(0.5)
     (0.001, 2, 0.5)
     """
+    return _numeral(raw, r"[-+]?\d+")
+
+
+def _numeral(raw: object, digits: str) -> int | float | None:
+    """A finite number, an integer where the text is all `digits` (a pattern); None for None, else ValueError."""
     if raw is None:
         return None
     if isinstance(raw, bool):
@@ -70,7 +68,7 @@ def number(raw: object) -> int | float | None:
     if isinstance(raw, int):
         return raw
     text = str(raw).strip()[:40]
-    if re.fullmatch(r"[-+]?\d+", text):
+    if re.fullmatch(digits, text):
         return int(text)
     value = float(text)
     if not isfinite(value):

@@ -31,10 +31,6 @@ class Item(NamedTuple):
         """The same item with an error of its own, independent of every other's."""
         return self._replace(independent=True)
 
-    def at_most(self, upper: int) -> "Item":
-        """The same item with a higher bound."""
-        return self._replace(upper=max(self.upper, upper))
-
 
 class Entry(NamedTuple):
     """An item that a role's process holds on its device or in its node's host memory.

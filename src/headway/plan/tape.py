@@ -86,10 +86,6 @@ class Peak:
         """With something beside it all along."""
         return Peak(tuple(each.plus(size) for each in self.candidates))
 
-    def or_else(self, other: "Peak") -> "Peak":
-        """The most of both."""
-        return Peak.of((*self.candidates, *other.candidates))
-
     def at(self, counts: Size) -> int:
         """Bytes for a batch."""
         return max(size.at(counts) for size in self.candidates)
