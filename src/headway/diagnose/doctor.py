@@ -1,7 +1,7 @@
 """From sources to a diagnosis: every source is scanned, its lines are read, and what they say is weighed together."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from headway.diagnose.evidence import Evidence
 from headway.diagnose.finding import Diagnosis, Finding, Moment
@@ -102,8 +102,3 @@ def _notes(scans: Sequence[Scan]) -> list[str]:
     notes = [f"{scan.source.name}: {scan.trouble}" for scan in scans if scan.trouble]
     notes += [f"{scan.source.name}: is empty" for scan in scans if not scan.bytes]
     return notes
-
-
-def with_context(diagnosis: Diagnosis, context: Sequence[str]) -> Diagnosis:
-    """The diagnosis with more facts of the run beside it."""
-    return replace(diagnosis, context=(*diagnosis.context, *context))

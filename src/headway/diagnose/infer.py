@@ -11,7 +11,7 @@ from headway.diagnose.evidence import RANK, Evidence, Grade, Place
 from headway.diagnose.finding import Candidate, Finding, RuledOut
 from headway.diagnose.incidents import Incident, incidents
 from headway.diagnose.rules import rules
-from headway.diagnose.rules.rule import Advice, Claim, Rule, Settle
+from headway.diagnose.rules.rule import Advice, Claim, Rule
 from headway.diagnose.sentence import sentence
 from headway.diagnose.settings import Settings
 
@@ -256,8 +256,3 @@ def _process(case: Case) -> str:
 
 def _unique(items: Sequence[Item]) -> tuple[Item, ...]:
     return tuple(dict.fromkeys(items))
-
-
-def settle_texts(settles: Sequence[Settle]) -> list[str]:
-    """Each as one line: command, where, and the line to look for."""
-    return [f"{each.command}  ({each.where}): look for {each.line}" for each in settles]

@@ -5,7 +5,6 @@ Flags and defaults: THUDM/slime 624b824a8, slime/utils/arguments.py. What Miles 
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from headway.foreign import megatron_flags as megatron
 from headway.foreign.command import Launch, Line, launches
@@ -306,9 +305,3 @@ def _checkpoint(lines: Sequence[Line]) -> str:
         if flag is not None and flag.values:
             return flag.values[0].shown
     return ""
-
-
-def with_settings(found: Found, **settings: Setting) -> Found:
-    """The same with some settings known."""
-    unknown = {key: why for key, why in found.unknown.items() if key not in settings}
-    return replace(found, settings={**found.settings, **settings}, unknown=unknown)
