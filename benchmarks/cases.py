@@ -14,9 +14,10 @@ import io
 import sys
 from collections.abc import Iterator
 from contextlib import chdir
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec.structs import replace
 from rich.console import Console, Group, RenderableType
 
 from headway.cli.inputs import Case, read_case

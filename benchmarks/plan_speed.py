@@ -15,8 +15,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from headway.facts import machines, shapes
 from headway.foreign import presets

@@ -5,9 +5,10 @@ comes from the built-in table where a model has the same widths; else a model wi
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cache
 from typing import Any
+
+from msgspec.structs import replace
 
 from headway.facts.blocks import Mla
 from headway.facts.shapes import ModelShape, table

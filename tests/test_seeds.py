@@ -4,10 +4,10 @@ Source: the manual "Miles 101", part 2, sections 2.3 (seed 000: a Qwen3-4B run t
 (seed 001: which size fits there), edition 2026.10. What a planner cannot check stands at the end, with the reason.
 """
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import cases
 from cases import KILL, POOL, SECOND_USED, deciding, gb10, kind, run

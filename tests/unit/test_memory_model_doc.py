@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 from functools import cache
 from pathlib import Path
 
@@ -102,7 +101,9 @@ def test_every_row_is_of_an_item_that_some_plan_has() -> None:
         for item in items(planned(preset, machines.by_name(machine), overrides))
     }
     generating = hf_generation(MODEL, "bf16", Quant("nf4"), batch=1, prompt=64, new_tokens=64, style="grown")
-    found |= {each.item for field in fields(generating) if isinstance(each := getattr(generating, field.name), Item)}
+    found |= {
+        each.item for name in generating.__struct_fields__ if isinstance(each := getattr(generating, name), Item)
+    }
     assert documented() - found == set()
 
 

@@ -64,7 +64,7 @@ def doctor(
 def _diagnose(
     logs: list[str], runs: list[str], script: Path | None, machine: str | None, *, live: bool
 ) -> "Diagnosis":
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from headway.diagnose.compare import compare
     from headway.diagnose.doctor import diagnose
@@ -119,7 +119,7 @@ def _recordings(names: list[str]) -> "list[Recorded]":
 
 def _settings(logs: list[str], script: Path | None, machine: str | None, step: int | None = None) -> "Settings":
     """What is known of the run: its script's settings, else those that a log prints, and the machine's kind."""
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from headway.diagnose.run_facts import from_log, merged
     from headway.diagnose.settings import Settings

@@ -3,10 +3,12 @@
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.errors import InputError
 from headway.facts import machines, probe, shapes
@@ -31,8 +33,7 @@ _SHEBANG = re.compile(rb"#!.*\b(ba|z|k|da)?sh\b")
 """How a file begins that a shell runs."""
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(Struct, frozen=True):
     """A run to plan and the machine that it is planned for. `trainer` is its system in words.
 
     `spec` is the RunSpec where the run is one, as `load` gave it, `launch` what was read of another system's launch:

@@ -2,9 +2,11 @@
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.cli.inputs import (
     LOGS,
@@ -31,8 +33,7 @@ if TYPE_CHECKING:
     from headway.foreign.lint import LintNote
 
 
-@dataclass(frozen=True)
-class Launch:
+class Launch(Struct, frozen=True):
     """What was read of a launch. `path` is the script's file, None where there is none that can be changed; `words`
     are those of a command as it is typed, empty for a file.
 

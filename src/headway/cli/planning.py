@@ -1,7 +1,8 @@
 """From a RunSpec to its plan on this machine: what `headway train` starts from."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from headway.config.sections import RunSpec
 from headway.config.source import ModelSource, resolve
@@ -10,8 +11,7 @@ from headway.facts import probe
 from headway.plan.planned import Planned, examine
 
 
-@dataclass(frozen=True)
-class TrainPlan:
+class TrainPlan(Struct, frozen=True):
     """Where the model of a run is, and what the planner says about the run."""
 
     source: ModelSource

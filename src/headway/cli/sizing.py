@@ -1,8 +1,9 @@
 """What `headway size` asks the planner: which machine, which models, which standard batch."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from fnmatch import fnmatchcase
+
+from msgspec.structs import replace
 
 from headway.cli.inputs import find_machine, host_memory
 from headway.errors import InputError

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from headway.config.keys import show
 from headway.config.sections import (
@@ -19,8 +20,7 @@ DATA_SUFFIXES = (".jsonl", ".json", ".parquet")
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
-@dataclass(frozen=True)
-class Contradiction:
+class Contradiction(Struct, frozen=True):
     """Keys that cannot stand together: what is set, what contradicts it, what to set instead.
 
     >>> next(_updates(TrainSection(updates=3), RolloutSection(prompts=8))).keys

@@ -4,7 +4,6 @@ import ast
 import inspect
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -12,6 +11,7 @@ from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
+from msgspec import Struct
 from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 
@@ -30,8 +30,7 @@ _SIZE = 'a size such as "512MiB"'
 REQUIRED, NOT_SET = "required", "not set"
 
 
-@dataclass(frozen=True)
-class Key:
+class Key(Struct, frozen=True):
     """One key of a section.
 
     >>> key = table()["lora"]["rank"]

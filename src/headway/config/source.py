@@ -5,9 +5,11 @@ import os
 import re
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.config.sections import ModelSection
 from headway.errors import InputError
@@ -23,8 +25,7 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 _INDEX = "model.safetensors.index.json"
 
 
-@dataclass(frozen=True)
-class ModelSource:
+class ModelSource(Struct, frozen=True):
     """The model of a run, as far as it is known without torch.
 
     `folder` holds config, weights and tokenizer: None for random weights and, before `train.model.prepare` has

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
+
+from msgspec import Struct, field
 
 from headway.diagnose.evidence import Evidence, Place
 from headway.diagnose.numbers import MonitorKill, Refusal, Slope, monitor_kill, refusal, series, slope
@@ -27,8 +28,7 @@ _PHASES = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(Struct, frozen=True, dict=True):
     """One end of one run. `event` is the evidence that shows how it ended; None where nothing does."""
 
     mechanism: str

@@ -1,10 +1,11 @@
 """The names that an answer uses, from causes.csv: mechanisms (what ended a process) and causes (why), in families."""
 
 import csv
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Literal
+
+from msgspec import Struct
 
 Level = Literal["mechanism", "cause"]
 
@@ -12,8 +13,7 @@ UNKNOWN = "unknown"
 NOT_ESTABLISHED = "not-established"
 
 
-@dataclass(frozen=True)
-class Name:
+class Name(Struct, frozen=True):
     """One mechanism or cause. `family` groups what is mended in the same place; "open" where that is not known.
 
     >>> table("mechanism")["sigterm"].family

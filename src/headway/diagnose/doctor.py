@@ -1,7 +1,8 @@
 """From sources to a diagnosis: every source is scanned, its lines are read, and what they say is weighed together."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from headway.diagnose.evidence import Evidence
 from headway.diagnose.finding import Diagnosis, Finding, Moment
@@ -19,8 +20,7 @@ SHOWN = 60
 _IMPORTANT = {"end": 0, "why": 1, "symptom": 2, "benign": 3, "context": 4}
 
 
-@dataclass(frozen=True)
-class Read:
+class Read(Struct, frozen=True):
     """All that was read of some sources."""
 
     scans: tuple[Scan, ...]

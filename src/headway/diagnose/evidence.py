@@ -1,8 +1,9 @@
 """What was read: one record per thing that a text says, with the place where it says it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct, field
 
 Grade = Literal["proven", "supported", "open"]
 """proven: the text can have no other reason. supported: it fits and something else is unlikely. open: it may be."""
@@ -14,8 +15,7 @@ Role = Literal["end", "why", "symptom", "benign", "context"]
 healthy runs too, or a constant sentence. context: a fact to weigh, such as a number."""
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(Struct, frozen=True):
     """Where a text stands; `line` is from 1, and `text` is the line as it is, colours removed, cut at some length.
 
     >>> str(Place("job.log", 7, "Killed"))
@@ -30,8 +30,7 @@ class Place:
         return f"{self.file}:{self.line}"
 
 
-@dataclass(frozen=True)
-class Process:
+class Process(Struct, frozen=True):
     """Who printed a line, as far as its prefix says: an actor's or program's name, process id, host, rank."""
 
     name: str = ""
@@ -45,8 +44,7 @@ class Process:
         return " ".join(part for part in parts if part)
 
 
-@dataclass(frozen=True)
-class Clock:
+class Clock(Struct, frozen=True):
     """When a line was printed. `seconds` count from an origin that only clocks of the same `base` share: "wall" (a
     date without a zone), "utc" (with one), or "boot" (a kernel's seconds, per file).
 
@@ -62,8 +60,7 @@ class Clock:
         return self.seconds - other.seconds if self.base == other.base else None
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(Struct, frozen=True):
     """A line worth reading, with what stands around it. `repeated` counts further ones of its kind that are not kept.
 
     `before` and `after` are (number, text) of neighbours. `order` counts over all files of all runs.
@@ -84,8 +81,7 @@ class Line:
         return self.place.text
 
 
-@dataclass(frozen=True)
-class Evidence:
+class Evidence(Struct, frozen=True):
     """One thing that a line says.
 
     >>> line = Line(Place("a.log", 3, "The process receives a SIGTERM."), 0)

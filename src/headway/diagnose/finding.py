@@ -1,15 +1,15 @@
 """What a diagnosis says: one record for each end of a run, and all of them together."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from headway.diagnose.evidence import Clock, Grade, Place
 from headway.diagnose.numbers import MonitorKill
 from headway.diagnose.rules.rule import Advice, Settle
 
 
-@dataclass(frozen=True)
-class RuledOut:
+class RuledOut(Struct, frozen=True):
     """Something that it was not, and what speaks against it.
 
     >>> RuledOut("cgroup-oom-kill", "a memory-limit kill is SIGKILL and cannot print it").name
@@ -21,8 +21,7 @@ class RuledOut:
     place: Place | None = None
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """A cause that the evidence leaves possible."""
 
     name: str
@@ -30,8 +29,7 @@ class Candidate:
     grade: Grade = "open"
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One end: what ended the process and why, each with its own grade, and what speaks for and against it.
 
     `cause` is "not-established" where nothing shows it; with a grade of open it is the likeliest, not more. `family`
@@ -67,8 +65,7 @@ class Finding:
         return self.mechanism_grade != "open" and self.cause_grade != "open"
 
 
-@dataclass(frozen=True)
-class Moment:
+class Moment(Struct, frozen=True):
     """One line of the timeline."""
 
     place: Place
@@ -80,8 +77,7 @@ class Moment:
     run: int = 0
 
 
-@dataclass(frozen=True)
-class Diagnosis:
+class Diagnosis(Struct, frozen=True):
     """The answer, all ends that were found, and the order of what was read. `notes` say what could not be read."""
 
     answer: Finding

@@ -1,8 +1,9 @@
 """Which ends belong together, and which of them came first: time order, and what follows from what."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
+
+from msgspec import Struct, field
 
 from headway.diagnose.evidence import RANK, Evidence, Grade
 from headway.diagnose.rules import rules
@@ -23,8 +24,7 @@ NEAR = 400
 """Lines within which one file's order is that of forwarding, not of events."""
 
 
-@dataclass(frozen=True)
-class End:
+class End(Struct, frozen=True):
     """Evidence of how a process ended, with its mechanism."""
 
     rule: Rule
@@ -53,8 +53,7 @@ class End:
         return mine.after(theirs)
 
 
-@dataclass
-class Incident:
+class Incident(Struct, dict=True):
     """Ends that belong to one death. `survived`: the run's steps went on after it."""
 
     ends: list[End] = field(default_factory=list)

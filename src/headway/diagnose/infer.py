@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from headway.diagnose.case import Case
 from headway.diagnose.causes import NOT_ESTABLISHED, UNKNOWN, family

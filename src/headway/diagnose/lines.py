@@ -6,8 +6,10 @@ only in their numbers the first few and the last are kept, the others are counte
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import BinaryIO
+
+from msgspec import Struct, field
 
 from headway.diagnose.clock import read_clock
 from headway.diagnose.evidence import Line, Place
@@ -32,8 +34,7 @@ DIGITS = b"0123456789"
 BLOCKS = (b"Traceback (most recent call last)", b"memory users", b"MEM(GB)")
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(Struct, frozen=True):
     """Something to read. `run` tells the attempts of a comparison apart; `open` gives its bytes."""
 
     name: str
@@ -41,8 +42,7 @@ class Source:
     run: int = 0
 
 
-@dataclass
-class Series:
+class Series(Struct):
     """Lines of one kind through a whole log, every second dropped when they become too many."""
 
     lines: list[tuple[int, str]] = field(default_factory=list)
@@ -57,8 +57,7 @@ class Series:
         self.seen += 1
 
 
-@dataclass
-class Scan:
+class Scan(Struct):
     """What was read of one source. `steps` are (line, step) through the log; `tail` its last lines."""
 
     source: Source

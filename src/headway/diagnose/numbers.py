@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from headway.units import GIB
 
@@ -38,8 +39,7 @@ def _size(number: str, unit: str) -> int | None:
         return None
 
 
-@dataclass(frozen=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """torch's account of a refused request, in bytes; None where the text does not say.
 
     `spare` is reserved by this process and not allocated, `others` what other processes on the device hold.
@@ -75,8 +75,7 @@ def refusal(text: str) -> Refusal:
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class MonitorKill:
+class MonitorKill(Struct, frozen=True):
     """What Ray's monitor says at a kill. Sizes in bytes; `top` are (pid, bytes, command) of the largest processes.
 
     >>> kill = monitor_kill(["was 115.86GB / 121.69GB (0.952127)", "2657\\t36.77\\tray::FSDPTrainRayActor.train"])
@@ -123,8 +122,7 @@ _FIELD = re.compile(
 _ALLOCATED_GB = re.compile(r"memory allocated \(GB\)[: ]+([\d.]+)")
 
 
-@dataclass(frozen=True)
-class Slope:
+class Slope(Struct, frozen=True):
     """A straight line through a series: `first` and `last` in GB, `per` GB a point, `points`, and how much of the
     spread it explains (`fit`, from 0 to 1)."""
 

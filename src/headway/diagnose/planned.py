@@ -1,7 +1,8 @@
 """The ledger beside a diagnosis: what the run was expected to hold, and changes that fit, in its system's flags."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from headway.diagnose.finding import Diagnosis
 from headway.errors import InputError

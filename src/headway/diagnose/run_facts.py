@@ -1,7 +1,8 @@
 """What a launch script, or the arguments that a log prints, say of the run: settings, lints, the planned run."""
 
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from headway.diagnose.settings import Settings
 from headway.errors import InputError

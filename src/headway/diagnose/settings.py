@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from headway.facts.workload import Workload
@@ -11,8 +12,7 @@ if TYPE_CHECKING:
 UNIFIED = re.compile(r"gb10\b|dgx ?spark|\bspark\b|unified|jetson|tegra|\borin\b|\bthor\b", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(Struct, frozen=True):
     """Facts of a run that weigh in a diagnosis; None or empty where nobody says.
 
     `vocab` is of the whole model, `tensor` how many ranks split it, `cap` the tokens of a micro-batch. `save` and

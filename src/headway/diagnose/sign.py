@@ -1,15 +1,15 @@
 """A sign: a fixed text that some program prints, what it proves, and the fields to take from it."""
 
 import re
-from dataclasses import dataclass
 from functools import cached_property
+
+from msgspec import Struct
 
 from headway.diagnose.evidence import Evidence, Line, Role
 from headway.diagnose.text import without_prefix
 
 
-@dataclass(frozen=True)
-class Sign:
+class Sign(Struct, frozen=True, dict=True):
     """One text to look for. `needles`: fixed parts in lower case, one of which stands in every such line; they are
     what a large log is searched for. `pattern`: what the line must match as well, its named groups are the fields.
     `unless`: what makes the line something else. `says`: what the text proves, and what it does not.

@@ -1,8 +1,9 @@
 """The parts of a block: kinds of blocks, compressed and linear attention, and the names of projections."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
+
+from msgspec import Struct
 
 from headway.errors import InputError
 
@@ -40,8 +41,7 @@ class Linear(NamedTuple):
         return self.inputs * self.outputs
 
 
-@dataclass(frozen=True)
-class Mla:
+class Mla(Struct, frozen=True):
     """Multi-head latent attention: queries and keys/values come through narrow latent vectors.
 
     `q_lora` and `kv_lora` are the widths of those vectors (`q_lora` 0: queries are projected directly); per head a
@@ -79,8 +79,7 @@ class Mla:
         )
 
 
-@dataclass(frozen=True)
-class LinearAttention:
+class LinearAttention(Struct, frozen=True):
     """Gated delta net: attention whose state per sequence does not grow with its length.
 
     `layers` of the model's layers use it instead of full attention. `conv` is the length of the causal convolution

@@ -3,9 +3,10 @@
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from headway.errors import InputError
 from headway.facts.blocks import AttentionKind, Block, LinearAttention, Mla

@@ -5,15 +5,15 @@ modules on the meta device.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 Windows = Literal["none", "all", "late", "every", "even"]
 Sparse = Literal["all", "first", "step", "ernie", "interleave"]
 
 
-@dataclass(frozen=True)
-class Family:
+class Family(Struct, frozen=True):
     """What one `model_type` has apart from a Llama block, whose answers are the defaults.
 
     `fixed` are fields of `ModelShape`. `flags` are fields that a key decides: field -> (key, value where absent).
@@ -290,8 +290,7 @@ FAMILIES: dict[str, Family] = {
 """model_type of a text model -> what it has apart from a Llama block."""
 
 
-@dataclass(frozen=True)
-class Composite:
+class Composite(Struct, frozen=True):
     """A model_type that holds a text model and a tower: the text's model_type where `text_config` has none, and
     whether the head is tied where the outer file does not say. `or_text`: the text's own answer counts too.
 

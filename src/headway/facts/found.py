@@ -2,14 +2,14 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from headway.facts.machine import Limit, Machine, Pool
 from headway.facts.ray_memory import RayMemory
 
 
-@dataclass(frozen=True)
-class NodeMemory:
+class NodeMemory(Struct, frozen=True):
     """The memory of the whole node, in bytes. `available` can be had without swapping (MemAvailable)."""
 
     total: int
@@ -23,8 +23,7 @@ class NodeMemory:
         return self.total - self.available
 
 
-@dataclass(frozen=True)
-class CgroupMemory:
+class CgroupMemory(Struct, frozen=True):
     """What the control groups around this process say of its memory, in bytes.
 
     `current` and `peak` are of its own group and count page cache. `limit` is the lowest on the path from
@@ -43,8 +42,7 @@ class CgroupMemory:
     root_used: int | None = None
 
 
-@dataclass(frozen=True)
-class Device:
+class Device(Struct, frozen=True):
     """A CUDA device as NVML sees it. `total` and `free` are None where NVML does not tell.
 
     `unified`: it has no memory of its own, because CPU and GPU share one. `free` then says nothing, even where it
@@ -63,8 +61,7 @@ class Device:
         return re.search(r"G[HB][23]00", self.name) is not None
 
 
-@dataclass(frozen=True)
-class SharedMemory:
+class SharedMemory(Struct, frozen=True):
     """The file system at /dev/shm, in bytes. What is written there is host memory as well."""
 
     total: int

@@ -1,7 +1,9 @@
 """What a run can run out of: pools and their limits."""
 
-from dataclasses import dataclass, replace
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.units import format_bytes
 
@@ -13,8 +15,7 @@ RAY_THRESHOLD = 0.95
 """The share of memory in use above which Ray kills workers, unless `RAY_memory_usage_threshold` says otherwise."""
 
 
-@dataclass(frozen=True)
-class Limit:
+class Limit(Struct, frozen=True):
     """A size at which something happens to a pool.
 
     >>> Limit("cgroup", 8 << 30, "the kernel kills a process of the group", "memory.max").name
@@ -27,8 +28,7 @@ class Limit:
     source: str
 
 
-@dataclass(frozen=True)
-class Pool:
+class Pool(Struct, frozen=True):
     """One thing that can run out, such as `node[0].host`, `node[0].device[0]`, `node[0].unified` or `node[0].shm`.
 
     `total_bytes` is 0 where nobody said how large it is; such a pool has no limits. `floor_bytes` is what the
@@ -54,8 +54,7 @@ class Pool:
         return min(self.limits, key=lambda limit: limit.bytes)
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(Struct, frozen=True):
     """The machine of a run: its pools, and how many CPU threads torch uses on a node (0: not known).
 
     >>> memory = Limit("memory", 1 << 37, "the kernel kills a process", "MemTotal")

@@ -3,10 +3,12 @@
 import csv
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from importlib import resources
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.errors import InputError
 from headway.facts.machine import Limit, Machine, Pool, ray_limits
@@ -22,8 +24,7 @@ _SEPARATORS = re.compile(r"[-_\s]")
 """What spellings of one name differ in: RTX 4090, rtx-4090, rtx4090."""
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(Struct, frozen=True):
     """One device of the table, or one machine that is a single pool.
 
     `bytes` is what CUDA reports as the device's memory, or MemTotal of a unified machine. `size` is the number on

@@ -10,9 +10,10 @@ import platform
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
+
+from msgspec import Struct
 
 from headway.facts import ray_memory
 from headway.facts.found import CgroupMemory, Device, NodeMemory, SharedMemory, as_ray_counts, describe
@@ -132,8 +133,7 @@ def cgroup_memory(root: Path = ROOT) -> CgroupMemory | None:
     )
 
 
-@dataclass(frozen=True)
-class _Files:
+class _Files(Struct, frozen=True):
     current: str
     limit: str
     peak: str

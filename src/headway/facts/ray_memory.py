@@ -6,7 +6,8 @@ src/ray/common/memory_monitor_utils.cc (GetMemoryThreshold), whose settings are 
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from headway.errors import InputError
 from headway.facts.machine import RAY_THRESHOLD, Limit, ray_limits
@@ -16,8 +17,7 @@ _SHM_CAP_LEAST = 10**10
 """However small /dev/shm is, it does not push the default store below this; the store then lies in /tmp."""
 
 
-@dataclass(frozen=True)
-class RayMemory:
+class RayMemory(Struct, frozen=True):
     """Ray's settings of memory; the defaults are Ray's own.
 
     `threshold` is the share of memory in use above which workers are killed, `min_free_bytes` the free memory that

@@ -3,11 +3,12 @@
 import csv
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from headway.facts.blocks import HEADS, AttentionKind, Block, Linear, LinearAttention, LoraTargets, Mla, fused_roles
 
@@ -15,8 +16,7 @@ TRAINED = ("llama", "qwen2", "qwen3", "qwen3_moe", "gemma")
 """Model types of transformers that headway trains."""
 
 
-@dataclass(frozen=True)
-class ModelShape:
+class ModelShape(Struct, frozen=True, dict=True):
     """Widths and counts, enough to know every parameter and every activation.
 
     `family` is transformers' `model_type`. `experts` 0 is a dense model; otherwise a layer routes each token to

@@ -4,8 +4,9 @@ Fields say what a trainer or an engine does with memory, not whose product it is
 `Engine.system` are names for messages and for what only measurements tell (constants of a version).
 """
 
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct, field
 
 from headway.facts.blocks import LoraTargets
 from headway.facts.shapes import ModelShape
@@ -17,8 +18,7 @@ Packed = Literal["nf4", "int4", "int8", "fp8"]
 Offload = Literal["none", "host", "parameters", "optimizer", "parameters+optimizer", "dropped"]
 
 
-@dataclass(frozen=True)
-class Lora:
+class Lora(Struct, frozen=True):
     """Adapters on a frozen base. `embeddings`: the embedding and the head are trained in full as well.
 
     `magnitude`: each adapted weight has a trained norm for every output (DoRA).
@@ -35,8 +35,7 @@ class Lora:
     magnitude: bool = False
 
 
-@dataclass(frozen=True)
-class Quant:
+class Quant(Struct, frozen=True):
     """How the projections of a frozen base are packed. `double`: the scales of nf4 are quantised again.
 
     >>> Quant("nf4").double
@@ -47,8 +46,7 @@ class Quant:
     double: bool = False
 
 
-@dataclass(frozen=True)
-class Optimizer:
+class Optimizer(Struct, frozen=True):
     """What the optimizer keeps for each trained parameter and what a step needs beside it.
 
     `master`: an fp32 copy of half-precision parameters. `step`: how the update runs: "blocks" of one parameter at a
@@ -73,8 +71,7 @@ class Optimizer:
     master_dtype: Dtype = "fp32"
 
 
-@dataclass(frozen=True)
-class Recompute:
+class Recompute(Struct, frozen=True):
     """What Megatron computes again in the backward pass instead of keeping it.
 
     "selective" drops what `modules` name (`core_attn`, `moe_act`, `layernorm`, `mla_up_proj`, `mlp`, `moe`,
@@ -91,8 +88,7 @@ class Recompute:
     layers: int = 0
 
 
-@dataclass(frozen=True)
-class Megatron:
+class Megatron(Struct, frozen=True):
     """How Megatron runs a model, where that decides memory: `--transformer-impl`, fusions, dropout, experts.
 
     `te_version` and `core_version` are Transformer Engine's and Megatron Core's, empty for recent ones.
@@ -132,8 +128,7 @@ class Megatron:
     regather_lora: bool = False
 
 
-@dataclass(frozen=True)
-class Trainer:
+class Trainer(Struct, frozen=True):
     """The role that holds parameters and takes gradients; the numbers are those of one rank.
 
     `cap` bounds the tokens of a micro-batch (padding included); with `rows` > 0 a micro-batch is that many samples
@@ -182,8 +177,7 @@ class Trainer:
     megatron: Megatron = field(default_factory=Megatron)
 
 
-@dataclass(frozen=True)
-class Rollout:
+class Rollout(Struct, frozen=True):
     """The samples: `prompts` x `samples` answers a step, from the embedded engine in batches bounded by `kv_budget`.
 
     `max_prompt` and `max_answer` bound the tokens of a prompt and of an answer. Evaluation generates
@@ -205,8 +199,7 @@ class Rollout:
         return self.max_prompt + self.max_answer
 
 
-@dataclass(frozen=True)
-class Engine:
+class Engine(Struct, frozen=True):
     """An engine in processes of its own, which generates on the trainer's devices (`colocated`) or on others.
 
     `memory_fraction` is the engine's own: of free memory before loading in SGLang (`mem_fraction_static`, weights
@@ -241,8 +234,7 @@ class Engine:
     update: Literal["full", "delta"] = "full"
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """Where ranks are: `devices` on each of `nodes`, and how the trainer divides the model over them.
 
     `shards`: ranks that share one set of parameters, gradients and optimizer state; `replicas` of such a set.
@@ -277,8 +269,7 @@ class Layout:
         return self.nodes * self.devices
 
 
-@dataclass(frozen=True)
-class Workload:
+class Workload(Struct, frozen=True):
     """One run: model, trainer, engine and the processes beside them.
 
     `engine` None: the trainer generates itself, or nothing is generated. `weights_file_bytes` is what loading reads

@@ -8,9 +8,11 @@ import ast
 import re
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.errors import InputError
 from headway.foreign import megatron_lm, miles, openrlhf, slime, trl, verl
@@ -41,8 +43,7 @@ CONFIG = re.compile(r"\{'(?:actor_rollout_ref|algorithm)': ?\{")
 TRACE = re.compile(r"^\++ +(.*(?:python|torchrun|accelerate|deepspeed|ray job submit|trl ).*)$", re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class Dump:
+class Dump(Struct, frozen=True):
     """One block of arguments: how it was printed, its values by name, and the line where it begins, from 1.
 
     >>> dumps("--- x ---\\nNamespace(pretrain='a/b', zero_stage=3)")[0].values

@@ -2,16 +2,17 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.foreign.shell.commands import Command
-from headway.foreign.shell.values import Choice, Gap, Hole, Item, Origin, Word, known, reasons, worlds
+from headway.foreign.shell.values import Choice, Gap, Hole, Item, Origin, Placed, Word, known, reasons, worlds
 
 FLAG = re.compile(r"--?[A-Za-z][\w.\-/]*")
 
 
-@dataclass(frozen=True)
-class Flag:
+class Flag(Placed, frozen=True):
     """One flag as it is given once. `at` is where the flag is written, each value knows its own place.
 
     >>> flags(["--eval-prompt-data", "aime", "/data/aime.jsonl", "--colocate"])["eval-prompt-data"][0].text
@@ -20,8 +21,8 @@ class Flag:
 
     name: str
     values: tuple[Word, ...] = ()
-    at: Origin | None = field(default=None, compare=False)
-    place: int = field(default=0, compare=False)
+    at: Origin | None = None
+    place: int = 0
     """Its number among the flags of the line."""
 
     @property
@@ -41,8 +42,7 @@ class Flag:
         return self.values[-1].at if self.values and self.values[-1].at is not None else self.at
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(Struct, frozen=True):
     """The flags of one plain command line. `words` are those before the first flag and after a flag that takes none.
 
     `gaps` stand for words that are not known: a flag that is not given may be among them. `loose` are unset variables
@@ -158,8 +158,7 @@ def flags(argv: Sequence[str], switches: frozenset[str] = frozenset()) -> dict[s
     return split([known(text) for text in argv], switches).flags
 
 
-@dataclass(frozen=True)
-class Launch:
+class Launch(Struct, frozen=True):
     """A program with its arguments as something starts it: `ray job submit -- env A=B torchrun ... train.py --x`.
 
     `launcher` are the words before the program, `environment` the variables that are set for it.

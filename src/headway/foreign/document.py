@@ -1,15 +1,14 @@
 """docs/workload.md, made from the records: `python -m headway.foreign.document > docs/workload.md`."""
 
 import sys
-from dataclasses import is_dataclass
 from inspect import cleandoc
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_type_hints
 
 from headway.facts.machines import names
 from headway.facts.shapes import table as shapes
 from headway.facts.workload import Workload
 from headway.foreign.presets import PRESETS, value
-from headway.foreign.settings import SIZES, Setting, table
+from headway.foreign.settings import SIZES, Setting, record_in, table
 from headway.units import format_bytes
 
 SHOWN = ("headway", "miles-fsdp", "fsdp2")
@@ -62,9 +61,9 @@ def _sections(record: type[Any], path: str) -> list[tuple[str, type[Any]]]:
     """Each record with the path of its section, the outermost first."""
     found = [(path, record)]
     for name, kind in get_type_hints(record).items():
-        inner = next((each for each in (kind, *get_args(kind)) if is_dataclass(each)), None)
+        inner = record_in(kind)
         if inner is not None and name != "model":
-            found += _sections(inner, f"{path}{name}.")  # type: ignore[arg-type]
+            found += _sections(inner, f"{path}{name}.")
     return found
 
 

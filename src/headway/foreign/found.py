@@ -1,6 +1,6 @@
 """What was found in another system's launch script, flags or log: settings, unknowns, what could not be read."""
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from headway.foreign.shell.values import Item, Origin
 
@@ -23,8 +23,7 @@ SHAPE_KEYS = KEYS[4:14]
 """Those that describe the model."""
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(Struct, frozen=True):
     """A run as its script says it.
 
     `settings` holds what the script says: None for a flag with a value that is not given, False for an on/off flag

@@ -2,20 +2,21 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from headway.foreign.command import Flag, Launch, Line, launches
 from headway.foreign.found import KEYS, SHAPE_KEYS, Found, Setting
 from headway.foreign.shell import Command, Script, files
-from headway.foreign.shell.values import Gap, Origin, Word, worlds
+from headway.foreign.shell.values import Gap, Origin, Placed, Word, worlds
 
 LONGEST = 512
 
 
-@dataclass(frozen=True)
-class Got:
+class Got(Placed, frozen=True):
     """What a script says of one setting: a raw value, nothing, or something that cannot be known (`why`).
 
     >>> Got("8", given=True).as_int()
@@ -25,8 +26,8 @@ class Got:
     raw: object = None
     given: bool = False
     why: str = ""
-    at: Origin | None = field(default=None, compare=False)
-    word: Word | None = field(default=None, compare=False, repr=False)
+    at: Origin | None = None
+    word: Word | None = None
 
     def as_int(self) -> int | None:
         """A whole number; ValueError where it is none."""
@@ -158,8 +159,7 @@ def hides(line: Line) -> str:
     return "; ".join(dict.fromkeys(found))[:200]
 
 
-@dataclass
-class Gather:
+class Gather(Struct):
     """Fills the keys of a `Found` one by one; every key that nothing fills is not given."""
 
     system: str
@@ -239,7 +239,7 @@ class Gather:
             self.system, settings, derived, dict(self.unknown), tuple(self.unread), tuple(self.notes),
             places=dict(self.places),
         )  # fmt: skip
-        return replace(record, **more)  # type: ignore[arg-type]
+        return replace(record, **more)
 
 
 def named(line: Line) -> Line:

@@ -5,14 +5,16 @@ What Hydra would ask at run time (environment, resolvers of a program's own) sta
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from headway.foreign import documents
 from headway.foreign.documents import RefusedError, Table
 from headway.foreign.gather import Got
-from headway.foreign.shell.values import Gap, Origin, Word, join, known
+from headway.foreign.shell.values import Gap, Origin, Placed, Word, join, known
 
 OVERRIDE = re.compile(r"(\+\+|\+|~)?([A-Za-z_][\w.\-/]*(?:@[\w.\-]*(?::[\w.\-]+)?)?)(=)?")
 DEEPEST = 16
@@ -25,20 +27,19 @@ OPTIONS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Override:
+class Override(Placed, frozen=True):
     """One `key=value` of the command line; `sign` is `+`, `++`, `~` or nothing.
 
-    >>> override(known("+trainer.logger=[console,wandb]"))
-    Override(key='trainer.logger', value=['console', 'wandb'], sign='+', why='')
+    >>> override(known("+trainer.logger=[console,wandb]")) == Override("trainer.logger", ["console", "wandb"], "+")
+    True
     """
 
     key: str
     value: object = None
     sign: Literal["", "+", "++", "~"] = ""
     why: str = ""
-    at: Origin | None = field(default=None, compare=False, repr=False)
-    word: Word | None = field(default=None, compare=False, repr=False)
+    at: Origin | None = None
+    word: Word | None = None
 
 
 def override(word: Word) -> Override | None:
@@ -151,8 +152,7 @@ def _piece(text: str, place: int, stops: str) -> tuple[str, int]:
 # -- the configuration ---------------------------------------------------------------------------------------
 
 
-@dataclass
-class Config:
+class Config(Struct):
     """Overrides over YAML files over a program's own defaults, asked by a dotted path.
 
     `hidden` says why a key that is not found may be set all the same. `name` is the configuration that the command

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from headway.foreign.command import Flag, Line, split
 from headway.foreign.gather import Got, flag, named
@@ -15,8 +16,7 @@ SWITCHES = frozenset({
 SHELLED = re.compile(r"(python|pypy)[\d.]*|bash|sh|srun|ray|uv|run|nohup|env|exec|time")
 
 
-@dataclass(frozen=True)
-class Processes:
+class Processes(Struct, frozen=True):
     """What starts a program: `kind` is the launcher's name, empty for plain Python; `line` its own flags.
 
     `total` processes over `nodes`, or `devices` on each.

@@ -6,7 +6,8 @@ writes the same settings with dots (`--actor.num_nodes`), and may shard with FSD
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from headway.foreign.command import Launch, Line, split
 from headway.foreign.found import Found, Setting

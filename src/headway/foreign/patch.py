@@ -7,9 +7,10 @@ if the training command then has exactly the flags that were asked for; so what 
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from difflib import unified_diff
 from pathlib import Path
+
+from msgspec import Struct
 
 from headway.errors import InputError
 from headway.foreign import hydra, openrlhf, slime
@@ -29,8 +30,7 @@ _DEFAULT = re.compile(rf"""(["']?)\$\{{({_NAME}):?[-=](.*)\}}\1""", re.DOTALL)
 _PLAIN = re.compile(r"""(["']?)([^\s"'$`\\(){};|&<>*?#]*)\1""")
 
 
-@dataclass(frozen=True)
-class Edit:
+class Edit(Struct, frozen=True):
     """One flag to set, or to take away (`gone`). `value` None: a flag that takes no value.
 
     >>> Edit("max-tokens-per-gpu", "4096").value
@@ -42,8 +42,7 @@ class Edit:
     gone: bool = False
 
 
-@dataclass(frozen=True)
-class Patched:
+class Patched(Struct, frozen=True):
     """A script's new text, with what was done where, in words, and the change as a diff.
 
     >>> patched = patch("run.sh", "python3 train.py --rollout-batch-size 8 --lr 1", [Edit("lr", "2")])
@@ -59,16 +58,14 @@ class Patched:
 Flags = dict[str, tuple[tuple[str, ...], ...]]
 
 
-@dataclass(frozen=True)
-class _Reading:
+class _Reading(Struct, frozen=True):
     """What is the same in the copy but for the edits: the flags and words in every world, and all other commands."""
 
     worlds: tuple[tuple[Flags, tuple[str, ...]], ...]
     others: tuple[tuple[str, ...], ...]
 
 
-@dataclass(frozen=True)
-class _Place:
+class _Place(Struct, frozen=True):
     """One occurrence of a flag: the words that it is written as; `value` is where its value is, None without one."""
 
     flag: Origin

@@ -6,10 +6,12 @@ pod (a LimitRange, a mutating webhook) is in no file, and is not known here.
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.errors import InputError
 from headway.facts.machine import Limit, Machine, Pool, ray_limits
@@ -33,8 +35,7 @@ _SCALES = {
 _GPU = re.compile(r"[\w.-]+/(gpu|mig-[\w.-]+)(\.shared)?")
 
 
-@dataclass(frozen=True)
-class Pod:
+class Pod(Struct, frozen=True):
     """What one pod template allows the container that runs the trainer; sizes in bytes.
 
     `name` says where it stands in the file. `limit` is None where nothing limits its memory but the node. `shm` is

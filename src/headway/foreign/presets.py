@@ -5,8 +5,10 @@ system's defaults or most of its launchers have; each such value that nobody gav
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.errors import InputError
 from headway.facts.shapes import ModelShape
@@ -18,8 +20,7 @@ MAX_PROMPT = 512
 """Tokens of a prompt where nothing says how long prompts are."""
 
 
-@dataclass(frozen=True)
-class Preset:
+class Preset(Struct, frozen=True):
     """One trainer as `--trainer` names it; `assumes` are the keys that a run of it usually sets itself."""
 
     name: str
@@ -40,7 +41,7 @@ def _run(shape: ModelShape, trainer: Trainer, rollout: Rollout, **more: object) 
         weights_file_bytes=shape.parameters() * 2, reward_kind="exact", reward_limit_bytes=0, data="json",
         problems=10_000, steps=100, save=False, tensorboard=False,
     )  # fmt: skip
-    return replace(base, **more)  # type: ignore[arg-type]
+    return replace(base, **more)
 
 
 def _rollout(prompts: int, samples: int, max_prompt: int, max_answer: int) -> Rollout:
@@ -81,7 +82,7 @@ def _megatron_rl(system: str, **how: object) -> Trainer:
         checkpointing=True, attention="flash", logprob_chunk=0, entropy=False, updates=1,
         optimizer=Optimizer(step="fused"), loss="logits",
     )  # fmt: skip
-    return replace(trainer, **how)  # type: ignore[arg-type]
+    return replace(trainer, **how)
 
 
 def _slime(shape: ModelShape) -> Workload:
@@ -150,7 +151,7 @@ def _sft(system: str, **how: object) -> Callable[[ModelShape], Workload]:
             attention="sdpa", logprob_chunk=0, entropy=False, updates=1,
             optimizer=Optimizer(state_dtype="bf16", master=False, step="foreach"), loss="logits",
         )  # fmt: skip
-        return _run(shape, replace(trainer, **how), _rollout(8, 1, 0, 2048))  # type: ignore[arg-type]
+        return _run(shape, replace(trainer, **how), _rollout(8, 1, 0, 2048))
 
     return build
 
@@ -251,7 +252,7 @@ def contradictions(run: Workload) -> list[str]:
     layout, trainer, engine, found = run.layout, run.trainer, run.engine, []
     divided = layout.shards * layout.replicas * layout.tensor * layout.pipeline * layout.context
     if layout.ranks % layout.tensor or layout.ranks % layout.pipeline or divided > layout.ranks * layout.context:
-        parts = ", ".join(f"{each.name} {getattr(layout, each.name)}" for each in fields(Layout)[2:7])
+        parts = ", ".join(f"{name} {getattr(layout, name)}" for name in Layout.__struct_fields__[2:7])
         found.append(
             f"layout: {layout.nodes} x {layout.devices} devices cannot hold {parts}; "
             "set layout.devices and layout.nodes to what the run has"

@@ -2,16 +2,16 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from headway.foreign.command import Flag, Line
 from headway.foreign.found import SHAPE_KEYS, Setting
 from headway.foreign.shell.values import Origin
 
 
-@dataclass(frozen=True)
-class Unclear:
+class Unclear(Struct, frozen=True):
     """A setting that the script does not tell, and why."""
 
     why: str
@@ -21,8 +21,7 @@ Answer = Setting | Unclear
 Answers = dict[str, Answer]
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """One key and the flags that set it. `default` is the system's own where none of them is given.
 
     >>> from headway.foreign.command import split

@@ -6,9 +6,11 @@ script does not tell has the system's default, and every such value is named in 
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from headway.errors import InputError
 from headway.facts.blocks import LoraTargets
@@ -38,8 +40,7 @@ ACTOR, ROLLOUT, REF, MODEL = (f"actor_rollout_ref.{part}" for part in ("actor", 
 HALF: dict[object, Dtype] = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}
 
 
-@dataclass
-class Reading:
+class Reading(Struct):
     """A `Found` asked for values that a plan needs; what is assumed for those that it lacks is noted.
 
     >>> reading = Reading(Found("trl", {"nodes": 2}, derived={"grad_accum": 1}))
@@ -220,7 +221,7 @@ def _verl(reading: Reading, shape: ModelShape) -> Workload:
     layout = _megatron_layout(reading, _verl_stages(reading)) if is_megatron else _verl_layout(reading)
     made = _run(shape, trainer, rollout, layout, _verl_engine(reading, rollout))
     mode = "sync" if found.value("mode") != "async" else "one-step-off" if "one_step" in found.program else "async"
-    return replace(made, ray=True, mode=mode)  # type: ignore[arg-type]
+    return replace(made, ray=True, mode=mode)
 
 
 def _verl_sft(reading: Reading, shape: ModelShape) -> Workload:

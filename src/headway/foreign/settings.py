@@ -1,12 +1,14 @@
 """`--set section.key=value` on a Workload: every key of it by its path, checked by the type of its field."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from math import isfinite
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.errors import InputError
 from headway.facts.workload import Engine, Layout, Lora, Quant, Workload
@@ -25,8 +27,7 @@ FRESH: dict[str, Any] = {
 """What a section starts from when a key of it is set and it is not there."""
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(Struct, frozen=True):
     """One key of a Workload.
 
     >>> table()["rollout.max_answer"].accepts
@@ -44,22 +45,27 @@ def table() -> dict[str, Setting]:
     return {each.path: each for each in _settings(Workload, "")}
 
 
-def _settings(record: type[Any], prefix: str) -> Iterator[Setting]:
+def _settings(record: type[Struct], prefix: str) -> Iterator[Setting]:
     kinds = get_type_hints(record)
-    for each in fields(record):
-        path = prefix + each.name
+    for name in record.__struct_fields__:
+        path = prefix + name
         if path in NOT_SET:
             continue
-        section = _section(kinds[each.name])
+        section = record_in(kinds[name])
         if section is None:
-            yield Setting(path, kinds[each.name], _accepts(path, kinds[each.name]))
+            yield Setting(path, kinds[name], _accepts(path, kinds[name]))
         else:
             yield from _settings(section, f"{path}.")
 
 
-def _section(kind: Any) -> type[Any] | None:
-    """The record that a field holds, or may hold."""
-    return next((each for each in (kind, *get_args(kind)) if is_dataclass(each)), None)  # type: ignore[return-value]
+def record_in(kind: Any) -> type[Struct] | None:
+    """The record that a field of this type holds, or may hold.
+
+    >>> record_in(Layout | None).__name__
+    'Layout'
+    """
+    kinds = (kind, *get_args(kind))
+    return next((each for each in kinds if isinstance(each, type) and issubclass(each, Struct)), None)
 
 
 def _accepts(path: str, kind: Any) -> str:
@@ -175,7 +181,7 @@ _AT_LEAST_ONE = {
     "trainer.updates", "trainer.lora.rank", "rollout.prompts", "rollout.samples", "rollout.max_answer", "steps",
     "threads", "engine.memory_fraction", "engine.tensor_parallel", "engine.pipeline_parallel", "engine.max_seqs",
     "engine.max_batched_tokens",
-    *(f"layout.{each.name}" for each in fields(Layout) if each.name != "sequence_parallel"),
+    *(f"layout.{name}" for name in Layout.__struct_fields__ if name != "sequence_parallel"),
 }  # fmt: skip
 
 

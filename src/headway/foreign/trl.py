@@ -5,8 +5,10 @@ Names and defaults: huggingface/trl 1.x (commit f2cd57710, 2026), `trl/trainer/g
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from headway.foreign import documents
 from headway.foreign.command import Flag, Launch, Line, split
@@ -115,8 +117,7 @@ def read(script: Script, root: Path | None = None) -> Found | None:
     return describe(script, claims, world, launches)
 
 
-@dataclass
-class Options:
+class Options(Struct):
     """A trainer's settings: its flags over its YAML file. `hidden` says why what is in neither may be set."""
 
     line: Line
@@ -220,8 +221,7 @@ def _kind(program: str, options: Options) -> str:
 # -- placement ----------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Backend:
+class Backend(Struct):
     """How processes share the model, from accelerate's and DeepSpeed's files.
 
     `hidden` says why what accelerate's file would tell is not known, `inner` the same of DeepSpeed's own.

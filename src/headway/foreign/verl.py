@@ -5,8 +5,9 @@ and `_generated_ppo_megatron_trainer.yaml`; older paths that scripts still use s
 """
 
 import re
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from headway.foreign.command import Launch
 from headway.foreign.found import Found, Setting

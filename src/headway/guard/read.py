@@ -4,8 +4,9 @@ Every reader takes the root of /proc, so that a test can show it another machine
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from headway.facts.probe import (
     ROOT,
@@ -24,8 +25,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-@dataclass(frozen=True)
-class ProcessMemory:
+class ProcessMemory(Struct, frozen=True):
     """Resident memory of one process, in bytes: VmRSS, VmHWM, RssAnon, RssFile, RssShmem of /proc/<pid>/status.
 
     `rss` = `anonymous` + `file` + `shared`. The kernel counts per CPU and adds up late, so a value may be off by

@@ -15,14 +15,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self, TextIO
 
+from msgspec import Struct, ValidationError, convert, field, to_builtins
+from msgspec.structs import replace
+
 import headway
 from headway.errors import InputError
-from headway.facts.machine import Limit, Machine, Pool
+from headway.facts.machine import Machine
 from headway.facts.probe import ROOT
 from headway.guard.read import process_status, reset_peak
 from headway.guard.sample import Highest, Reading, Sampler, larger
@@ -53,8 +55,7 @@ class DeviceMeter(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class PhaseRecord:
+class PhaseRecord(Struct, frozen=True):
     """What one pass through a phase held, in bytes. `rss_*` are of the process that records.
 
     `tree_peak` = `rss_peak` + `children_peak`; the two need not have come at the same moment. `outside_peak` is
@@ -85,8 +86,7 @@ class PhaseRecord:
     ended: str = "ok"
 
 
-@dataclass(frozen=True)
-class PhasePeak:
+class PhasePeak(Struct, frozen=True):
     """The most that any pass through a phase held, each value on its own; `step` is where the tree's came first."""
 
     phase: Phase
@@ -102,8 +102,7 @@ class PhasePeak:
     sampled: bool
 
 
-@dataclass(frozen=True)
-class Header:
+class Header(Struct, frozen=True):
     """How a segment of a recording began. `expected` is the plan's peak of each phase, where there was a plan."""
 
     t: float
@@ -113,8 +112,7 @@ class Header:
     expected: Mapping[Phase, int]
 
 
-@dataclass(frozen=True)
-class Segment:
+class Segment(Struct, frozen=True):
     """One process's part of a recording. Of a process that was killed, `last_reading` says what it held then.
 
     `last_reading` is the reading line (t, phase, step, rss, children, node_used, cgroup) that came after the last
@@ -133,8 +131,7 @@ class Segment:
         return max([self.outside_peak, *(each.tree_peak for each in self.peaks.values())])
 
 
-@dataclass(frozen=True)
-class Recording:
+class Recording(Struct, frozen=True):
     """A recording.jsonl, summed up. `torn` counts lines that a killed process left unfinished."""
 
     segments: tuple[Segment, ...]
@@ -166,8 +163,7 @@ def raise_peak(peak: PhasePeak | None, record: PhaseRecord) -> PhasePeak:
     )
 
 
-@dataclass(frozen=True)
-class _Window:
+class _Window(Struct, frozen=True):
     """What was held since the window before: the own process's peak and end, and the highest readings."""
 
     rss_peak: int
@@ -282,7 +278,7 @@ class Recorder:
         self._peaks[record.phase] = raise_peak(self._peaks.get(record.phase), record)
         self._latest[record.phase] = record.tree_peak
         self._outside_peak = max(self._outside_peak, record.outside_peak)
-        self._write("phase", asdict(record))
+        self._write("phase", to_builtins(record))
 
     def _on_sample(self, reading: Reading) -> None:
         """In the sampling thread: pass the reading on, and write one now and then."""
@@ -291,7 +287,7 @@ class Recorder:
         inside = self._inside
         if inside is not None and reading.t - self._written >= WRITE_S:
             self._written = reading.t
-            row = asdict(reading) | {"t": round(reading.t, 3), "phase": inside[0], "step": inside[1]}
+            row = to_builtins(reading) | {"t": round(reading.t, 3), "phase": inside[0], "step": inside[1]}
             self._write("reading", row)
 
     def _write(self, kind: str, row: Mapping[str, Any]) -> None:
@@ -334,7 +330,7 @@ def read_recording(path: Path) -> Recording:
                 _add(segments, row)
     except OSError as error:
         raise InputError(f"{path}: no recording can be read there ({error.strerror})") from None
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, ValidationError) as error:
         raise InputError(f"{path}:{number}: not a line of a recording ({type(error).__name__}: {error})") from None
     if not segments:
         raise InputError(f"{path}: no recording of headway: it has no header")
@@ -357,7 +353,7 @@ def _add(segments: list[Segment], row: dict[str, Any]) -> None:
     elif row["kind"] == "reading":
         segments[-1] = replace(segments[-1], last_reading=row)
     elif row["kind"] == "phase":
-        segment, record = segments[-1], _phase_record(row)
+        segment, record = segments[-1], convert(row, PhaseRecord)
         peak = raise_peak(segment.peaks.get(record.phase), record)
         segments[-1] = replace(
             segment,
@@ -368,26 +364,11 @@ def _add(segments: list[Segment], row: dict[str, Any]) -> None:
         )
 
 
-def _phase_record(row: Mapping[str, Any]) -> PhaseRecord:
-    values = {each.name: row[each.name] for each in fields(PhaseRecord)}
-    return PhaseRecord(**(values | {"phase": Phase(row["phase"])}))
-
-
 def _header_row(header: Header) -> dict[str, Any]:
-    return {"format": FORMAT, **asdict(header), "t": round(header.t, 3)}
+    return {"format": FORMAT, **to_builtins(header), "t": round(header.t, 3)}
 
 
 def _header(row: Mapping[str, Any]) -> Header:
     if row["format"] != FORMAT:
         raise ValueError(f"format {row['format']}, and this version of headway reads format {FORMAT}")
-    machine = row["machine"]
-    pools = tuple(
-        Pool(**(pool | {"limits": tuple(Limit(**limit) for limit in pool["limits"])})) for pool in machine["pools"]
-    )
-    return Header(
-        t=row["t"],
-        version=row["version"],
-        pid=row["pid"],
-        machine=Machine(machine["name"], pools, machine["cores"]),
-        expected={Phase(name): size for name, size in row["expected"].items()},
-    )
+    return convert(row, Header)

@@ -3,15 +3,15 @@
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from headway.facts.probe import ROOT, cgroup_usage_file, read_number
 from headway.guard.read import descendants, node_memory, process_status, tree_rss
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """Memory at one moment (`t`, Unix time), in bytes: the process, its descendants, the node, its control group.
 
     >>> Reading(t=0.0, rss=700, children=200, node_used=5000, cgroup=None).tree
@@ -30,8 +30,7 @@ class Reading:
         return self.rss + self.children
 
 
-@dataclass(frozen=True)
-class Highest:
+class Highest(Struct, frozen=True):
     """The highest value of each kind over some readings. They need not have been reached at the same moment."""
 
     rss: int

@@ -5,8 +5,9 @@ gemma (5.17 to 5.24), eager, as headway calls them: right-padded micro-batches w
 needs no gradient, so the operation that uses it keeps no input for one.
 """
 
-from dataclasses import dataclass
 from functools import cache, cached_property
+
+from msgspec import Struct
 
 from headway.facts.shapes import ModelShape
 from headway.facts.workload import DTYPE_BYTES, Lora, Trainer
@@ -15,8 +16,7 @@ from headway.plan.tape import NOTHING, Peak, Size, Tape
 FP32 = 4
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(Struct, frozen=True):
     """Sequences that go through the model together, padded to the longest. `responses` are tokens with a loss.
 
     A bound over many batches is one row of all their tokens, where `reach` says how far attention can look at most.
@@ -43,8 +43,7 @@ class Batch:
         return Size(self.tokens, self.pairs, self.responses, 1)
 
 
-@dataclass(frozen=True)
-class Precision:
+class Precision(Struct, frozen=True):
     """How a block is run: bytes of an element, and which parameters are trained (LoRA: only its adapters)."""
 
     size: int

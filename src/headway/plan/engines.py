@@ -4,8 +4,9 @@ An engine takes what its fraction allows: weights, and a KV pool as large as the
 what a version needs beside them, so constants are keyed by version.
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from headway.errors import InputError
 from headway.facts.shapes import ModelShape
@@ -67,8 +68,7 @@ RESIDUE = {"vllm": (700 * MIB, 3 * GIB // 2), "sglang": (2 * GIB, 16 * GIB // 5)
 """What a sleeping engine leaves on the device: 0.7 GiB (vLLM) to 3.2 GiB (SGLang) were reported."""
 
 
-@dataclass(frozen=True)
-class EngineMemory:
+class EngineMemory(Struct, frozen=True):
     """One rank of an engine, awake and asleep, in bytes.
 
     `kv_bytes` is the KV pool (0 where nothing is left), `kv_least` the pool if all else takes its upper bound.

@@ -1,8 +1,9 @@
 """What generating text holds where the engine is a plain forward loop: Hugging Face `generate`, litgpt's script."""
 
-from dataclasses import dataclass
 from math import ceil
 from typing import Literal
+
+from msgspec import Struct
 
 from headway.errors import InputError
 from headway.facts.shapes import ModelShape
@@ -22,8 +23,7 @@ RESERVED_FIXED = 890 * MIB
 """Reserved beyond weights and both copies of the cache: 0.8 to 0.9 GiB in four runs that name no counter."""
 
 
-@dataclass(frozen=True)
-class Generating:
+class Generating(Struct, frozen=True):
     """A generation loop on one device. `prefill` is alive while the prompt passes the model, `unpacked` where packed
     weights are turned back for a matrix product; `old_cache` is what a cache that grows by concatenation leaves
     reserved behind it.

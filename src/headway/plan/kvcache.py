@@ -1,7 +1,8 @@
 """What generation holds beside the weights: KV cache, activations of a forward, logits, the sampler."""
 
-from dataclasses import dataclass
 from math import ceil
+
+from msgspec import Struct
 
 from headway.facts.workload import DTYPE_BYTES, Workload
 from headway.plan.activations import Batch, Precision, replay_block, shared_bytes
@@ -17,8 +18,7 @@ ANSWER_TOKEN_BYTES = 130
 """Python objects of one answer token: an int in two lists, a float and a version; on CPython 3.11."""
 
 
-@dataclass(frozen=True)
-class Generation:
+class Generation(Struct, frozen=True):
     """Bytes of generating a number of answers; `sequences` of them are in flight at once."""
 
     sequences: int

@@ -1,11 +1,12 @@
 """The ledger: every byte that a run is expected to hold, by pool, phase and item."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from math import isqrt
 from typing import Literal, NamedTuple
+
+from msgspec import Struct
 
 Quantity = Literal["allocated", "reserved", "device_used", "host"]
 """What a line adds to: bytes of tensors; what the allocator holds beyond them; what a process holds of a device
@@ -53,8 +54,7 @@ class Line(NamedTuple):
     independent: bool = False
 
 
-@dataclass(frozen=True)
-class Peak:
+class Peak(Struct, frozen=True):
     """The most that a pool holds: expected and upper bound, with the phase and the step that first reach it."""
 
     pool: str
@@ -64,8 +64,7 @@ class Peak:
     upper: int
 
 
-@dataclass(frozen=True)
-class Ledger:
+class Ledger(Struct, frozen=True, dict=True):
     """All lines of a run. A phase holds the sum of its lines; a pool peaks at its largest phase.
 
     `first_step` is the step at which a phase first holds its peak: before the first optimizer step there are no

@@ -4,9 +4,10 @@ Every count is of tensors alive at the peak of a forward and backward pass, per 
 vocabulary), per hidden element of a token, and per head matrix. `size` is 2 in half precision, 4 in fp32.
 """
 
-from dataclasses import dataclass
 from math import ceil
 from typing import Literal
+
+from msgspec import Struct
 
 from headway.errors import InputError
 from headway.facts.workload import DTYPE_BYTES, Dtype
@@ -26,8 +27,7 @@ SLACK = 80 << 20
 """Targets, masks, results and larger workspaces."""
 
 
-@dataclass(frozen=True)
-class Loss:
+class Loss(Struct, frozen=True):
     """A loss on `tokens` x `vocab` logits, given as such or made from `hidden`-wide states by a head matrix.
 
     `heads` is how many head matrices are resident (a comparison of two variants holds one for each, with reference

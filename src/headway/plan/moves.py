@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cache
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.facts.machine import Machine
 from headway.facts.shapes import ModelShape, table
@@ -30,8 +32,7 @@ class Cost(IntEnum):
     HARDWARE = 4
 
 
-@dataclass(frozen=True)
-class Move:
+class Move(Struct, frozen=True):
     """One kind of change. `values` are those worth trying on a run, the mildest first; none where it has no place."""
 
     key: SpellKey
@@ -64,7 +65,7 @@ def _halves(number: int, least: int, multiple: int = 1) -> tuple[int, ...]:
 
 
 def _trainer(workload: Workload, **fields: object) -> Workload:
-    return replace(workload, trainer=replace(workload.trainer, **fields))  # type: ignore[arg-type]
+    return replace(workload, trainer=replace(workload.trainer, **fields))
 
 
 def _field(section: str, name: str) -> Callable[[Workload, Scalar], Workload]:
@@ -80,7 +81,7 @@ def _optimizer(name: str) -> Callable[[Workload, Scalar], Workload]:
     """Sets one field of the trainer's optimizer to the value."""
 
     def put(workload: Workload, value: Scalar) -> Workload:
-        optimizer = replace(workload.trainer.optimizer, **{name: value})  # type: ignore[arg-type]
+        optimizer = replace(workload.trainer.optimizer, **{name: value})
         return _trainer(workload, optimizer=optimizer)
 
     return put

@@ -1,7 +1,8 @@
 """Forward and backward passes of the whole model: what is alive at the moments that can be the peak."""
 
-from dataclasses import replace
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from headway.facts.workload import Workload
 from headway.plan import logits

@@ -1,6 +1,6 @@
 """All that the planner says about one run on one machine, as every report shows it."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from headway.facts.machine import Machine
 from headway.facts.workload import Workload
@@ -15,8 +15,7 @@ LONGEST = 1 << 20
 NO_ADVICE = Advice((), (), 0)
 
 
-@dataclass(frozen=True)
-class Planned:
+class Planned(Struct, frozen=True):
     """A run's ledger on a machine, its verdict, and what to change.
 
     `longest_sample` is in tokens, of a sample that is trained alone, at most `LONGEST`; the run's own lengths do not

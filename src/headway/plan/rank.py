@@ -1,8 +1,9 @@
 """What one rank of another system's trainer has of the model: elements, bytes and the replays of its blocks."""
 
-from dataclasses import dataclass
 from functools import cache
 from math import ceil
+
+from msgspec import Struct
 
 from headway.facts.shapes import ModelShape
 from headway.facts.workload import DTYPE_BYTES, Layout, Trainer, Workload
@@ -18,8 +19,7 @@ SOFTCAPPED = frozenset({"gemma2"})
 """Families that cap attention scores and logits with a tanh, which fused attention kernels do not do."""
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(Struct, frozen=True):
     """Identical blocks: how many, their replays, and what selective checkpointing keeps of one."""
 
     number: int
@@ -27,8 +27,7 @@ class Group:
     selective: Size
 
 
-@dataclass(frozen=True, eq=False)
-class Rank:
+class Rank(Struct, frozen=True, eq=False):
     """Sizes that do not depend on a batch. Counts are of the whole model, before it is divided over ranks.
 
     `base` is the bytes of all parameters as they are stored, `packing` their share of unpacked ones. `trained` are

@@ -1,8 +1,9 @@
 """What to set instead: changes that the run's own trainer accepts, each planned again, the cheapest first."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
+
+from msgspec import Struct
 
 from headway.errors import InputError
 from headway.facts.machine import Machine
@@ -24,8 +25,7 @@ NEGLIGIBLE = 0.01
 _RANKS: dict[Kind, int] = {"fits": 0, "cannot tell": 0, "tight": 1, "does not fit": 2}
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(Struct, frozen=True):
     """One key with its new value: as the input's own system writes it, and as keys of headway's RunSpec.
 
     `runspec` is empty where the change is not a key's to make. `before` is None where the run had no value.
@@ -42,8 +42,7 @@ class Change:
     runspec: Mapping[str, Scalar]
 
 
-@dataclass(frozen=True)
-class Remedy:
+class Remedy(Struct, frozen=True):
     """Changes made together, and what they do to the pool that fits worst, in bytes.
 
     `after_*` are of the run as changed, `workload`, whose worst phase in that pool is `phase`. `kind` is the verdict
@@ -86,8 +85,7 @@ class Remedy:
         return {key: value for change in self.changes for key, value in change.runspec.items()}
 
 
-@dataclass(frozen=True)
-class Advice:
+class Advice(Struct, frozen=True):
     """`remedies` lower the pool that fits worst, the best first; the changes of `without_effect` do not.
 
     Ranked by verdict, then by cost, then by how many changes it takes; those that do not make it fit by their peak.
@@ -121,8 +119,7 @@ def _rank(remedy: Remedy) -> tuple[int, int, int, int]:
     return kind, remedy.cost, len(remedy.changes), sum(change.cost for change in remedy.changes)
 
 
-@dataclass(frozen=True)
-class _Tried:
+class _Tried(Struct, frozen=True):
     """A run with some values changed, and what its pools hold at most: (expected, upper)."""
 
     workload: Workload
@@ -343,7 +340,7 @@ class _Search:
 def as_settings(before: Workload, after: Workload) -> tuple[str, ...]:
     """The keys in which two runs differ, as `--set` takes them; the model is none of them.
 
-    >>> from dataclasses import replace
+    >>> from msgspec.structs import replace
     >>> from headway.facts.shapes import table
     >>> from headway.foreign.presets import workload
     >>> run = workload(table()["qwen3-4b"], "miles-fsdp")

@@ -5,8 +5,10 @@ Every recipe is one trainer with one standard batch, `presets`' own: 8 prompts o
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.errors import InputError
 from headway.facts.machine import Limit, Machine
@@ -36,8 +38,7 @@ VOCABULARY = 1024
 """Vocabularies are told apart in steps of this many tokens: some models add a few of their own."""
 
 
-@dataclass(frozen=True)
-class Recipe:
+class Recipe(Struct, frozen=True):
     """A way to train: its name, the trainer that runs it, and the run that it makes of a model.
 
     >>> OWN[0].name, OWN[0].build(table()["qwen3-0.6b"]).trainer.system
@@ -52,7 +53,7 @@ class Recipe:
 def _own(**fields: object) -> Callable[[ModelShape], Workload]:
     def build(shape: ModelShape) -> Workload:
         run = PRESETS["headway"].build(shape)
-        return replace(run, trainer=replace(run.trainer, **fields))  # type: ignore[arg-type]
+        return replace(run, trainer=replace(run.trainer, **fields))
 
     return build
 
@@ -76,8 +77,7 @@ OTHERS: tuple[Recipe, ...] = (
 """What other trainers run, under their names: add a row for one more."""
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(Struct, frozen=True):
     """One model under one recipe: what its standard batch is expected to hold and at most holds of `pool`, in bytes.
 
     `pool` is the one that fits worst, `limit` its lowest limit, None where none is known, which is "cannot tell".
@@ -102,8 +102,7 @@ class Row:
         return self.kind == "fits"
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """The rule of thumb beside the ledger: 16 bytes a parameter, and half of the memory as first guess. In bytes.
 
     >>> rule = Rule(table()["qwen3-4b"].parameters(), 130_661_023_744)

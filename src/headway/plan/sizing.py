@@ -1,7 +1,8 @@
 """All that `headway size` shows of one machine: what headway trains there, what others do, the rule of thumb."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from headway.facts.machine import Machine
 from headway.facts.shapes import ModelShape
@@ -9,8 +10,7 @@ from headway.facts.workload import Rollout
 from headway.plan.size import Recipe, Row, Rule, largest, memory, size, standard
 
 
-@dataclass(frozen=True)
-class Sizing:
+class Sizing(Struct, frozen=True):
     """A machine's table. `own` are the rows of what headway trains, `others` those of other trainers.
 
     `memory` is that of the device, or of the one pool, in bytes. `batch` is the standard batch of headway's recipes.

@@ -1,14 +1,14 @@
 """How other systems run a model, where that decides memory and no setting of the run tells it: one row a system."""
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from headway.facts.workload import DTYPE_BYTES, Lora, Trainer
 from headway.units import MIB
 
 
-@dataclass(frozen=True)
-class LossCost:
+class LossCost(Struct, frozen=True):
     """Bytes per logit while the loss is computed (`forward`), at the most of its backward pass, and what stays alive
     of the logits while the blocks' backward pass runs (`held`). `rows_chunk`: bytes per logit of one chunk on top.
     `responses`: bytes for each logit of a token with a loss, beside those for all.
@@ -34,8 +34,7 @@ class LossCost:
         )
 
 
-@dataclass(frozen=True)
-class System:
+class System(Struct, frozen=True):
     """One system's habits.
 
     `norm`: "upcast" computes RMSNorm in fp32 in Python and keeps the fp32 copy of its input; "fused" is one kernel
@@ -114,8 +113,7 @@ def system(name: str) -> System:
     return SYSTEMS.get(name, SYSTEMS["trl"])
 
 
-@dataclass(frozen=True)
-class Style:
+class Style(Struct, frozen=True):
     """What decides the tape of a block: the trainer's precision and the system's habits, nothing else.
 
     `size` is the bytes of an element of a product, `stream` of the residual stream; `kind` how a base is packed, and

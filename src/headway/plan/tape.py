@@ -11,8 +11,9 @@ replay needs no batch: it returns the candidates for the peak, and a batch choos
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 
 class Size(NamedTuple):
@@ -63,8 +64,7 @@ _new = tuple.__new__
 """A tape is replayed for each model and precision with some 2,000 sums, most of the time of a first plan."""
 
 
-@dataclass(frozen=True)
-class Peak:
+class Peak(Struct, frozen=True):
     """The most of several sizes, each the largest for some batch.
 
     >>> Peak.of([Size(tokens=2), Size(tokens=1), Size(fixed=30)]).at(Size(tokens=10, fixed=1))
@@ -91,8 +91,7 @@ class Peak:
         return max(size.at(counts) for size in self.candidates)
 
 
-@dataclass(frozen=True)
-class Op:
+class Op(Struct, frozen=True):
     """One operation.
 
     `keeps` names what it saves for its backward pass. `passes`: the gradient of the result is itself that of the

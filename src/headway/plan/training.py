@@ -1,7 +1,8 @@
 """One rank of another system's trainer: what it holds between passes, in a pass, and in the optimizer's step."""
 
-from dataclasses import dataclass
 from math import ceil
+
+from msgspec import Struct
 
 from headway.facts.workload import DTYPE_BYTES, Workload
 from headway.plan import passes
@@ -115,8 +116,7 @@ def load_bytes(workload: Workload, rank: Rank) -> int:
     return largest + (rank.base if rank.habits.gathered_stays and rank.shards > 1 else 0)
 
 
-@dataclass(frozen=True)
-class Moment:
+class Moment(Struct, frozen=True):
     """What is alive at one moment of a pass, beside the states, in bytes.
 
     >>> Moment("loss, backward", gradients=1, kept=10, logits=5).bytes
@@ -136,8 +136,7 @@ class Moment:
         return self.gradients + self.gathered + self.kept + self.working + self.logits
 
 
-@dataclass(frozen=True)
-class Blocks:
+class Blocks(Struct, frozen=True):
     """All blocks of one rank for one batch: what they keep, and the most that one of them holds while it runs.
 
     `last` is the last block's part of `kept`, which `forward` and `backward` contain. `source` is a block's input.
@@ -184,8 +183,7 @@ def blocks(workload: Workload, rank: Rank, batch: Batch, *, accumulate: bool = F
     return Blocks(kept, last, forward, free, backward, source)
 
 
-@dataclass(frozen=True)
-class Gathered:
+class Gathered(Struct, frozen=True):
     """Bytes of parameters gathered or cast for computing while the loss runs and while blocks run, and of gradients
     as the reduction over ranks takes them: of one block, and of the head.
 

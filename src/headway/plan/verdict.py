@@ -1,8 +1,10 @@
 """Whether a plan fits a machine, pool by pool, and the longest sample that still does."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.facts.machine import Limit, Machine
 from headway.facts.workload import Workload
@@ -39,8 +41,7 @@ class Margin(NamedTuple):
         return "tight" if self.expected >= 0 else "does not fit"
 
 
-@dataclass(frozen=True)
-class PoolVerdict:
+class PoolVerdict(Struct, frozen=True):
     """One pool's plan against each of its limits.
 
     `peak` is the phase that decides: where the run is expected to pass the lowest limit, the first phase that may,
@@ -81,8 +82,7 @@ class PoolVerdict:
         return self.margins[0].expected / max(1, self.margins[0].limit.bytes) if self.margins else float("inf")
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """The verdict of a whole plan: of its pools, and what nobody said but would change it (`deciding`).
 
     `refusals` say why the run does not work whatever its pools say, in words.

@@ -8,10 +8,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self, TextIO
 
+from msgspec import Struct, field
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
@@ -44,8 +44,7 @@ def sparkline(values: Sequence[float]) -> str:
     return "".join(_LEVELS[round((value - low) / (high - low) * (len(_LEVELS) - 1))] for value in values)
 
 
-@dataclass
-class Progress:
+class Progress(Struct):
     """What a view knows of its run. `limit` and `predicted` are bytes of the process tree's pool."""
 
     total_steps: int

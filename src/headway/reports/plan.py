@@ -1,8 +1,8 @@
 """A plan for a terminal: a bar a phase against each pool's limits, the verdicts, what to change, what nobody said."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
+from msgspec import Struct
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.table import Table
@@ -34,8 +34,7 @@ REMEDIES = 6
 """Remedies that a terminal shows; --json has all."""
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(Struct, frozen=True):
     """One piece of a bar: the letter that it starts with, its colour, and its size in bytes."""
 
     letter: str
@@ -43,8 +42,7 @@ class Part:
     size: int
 
 
-@dataclass(frozen=True)
-class PartsBar:
+class PartsBar(Struct, frozen=True):
     """A bar of parts, shaded up to `upper`, with marks at the limits; its full width stands for `scale` bytes.
 
     A part that has a cell starts with its letter, so that the bar reads without colour too.

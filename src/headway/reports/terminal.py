@@ -1,9 +1,9 @@
 """The end of a run for a terminal: predicted against measured, how it ended, where everything is."""
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
 from typing import Any, Literal
 
+from msgspec import Struct
 from rich.box import SIMPLE
 from rich.console import Group
 from rich.table import Table
@@ -25,8 +25,7 @@ FILES = {
 """What a reader looks for first in the output directory."""
 
 
-@dataclass(frozen=True)
-class _Row:
+class _Row(Struct, frozen=True):
     """Predicted and measured bytes of a phase; `measured` is None for a phase that did not come."""
 
     name: str

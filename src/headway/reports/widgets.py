@@ -1,9 +1,9 @@
 """Pieces that several reports on a terminal are made of: bars, units, layouts for two widths, hanging lines."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
+from msgspec import Struct
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.table import Table
@@ -17,8 +17,7 @@ NARROW = 70
 VERDICT_STYLES = {"fits": "bold green", "tight": "bold yellow", "does not fit": "bold red", "cannot tell": "bold"}
 
 
-@dataclass(frozen=True)
-class Bar:
+class Bar(Struct, frozen=True):
     """A bar that fills the width it gets: solid to `solid`, shaded to `shaded`, a mark at `mark`.
 
     The full width stands for `scale`, in the same unit.
@@ -53,8 +52,7 @@ class Bar:
         return Measurement(8, options.max_width)
 
 
-@dataclass(frozen=True)
-class Layouts:
+class Layouts(Struct, frozen=True):
     """One content for two widths: `wide` where it gets `least` cells, otherwise `narrow`."""
 
     wide: RenderableType
@@ -65,8 +63,7 @@ class Layouts:
         yield self.wide if options.max_width >= self.least else self.narrow
 
 
-@dataclass(frozen=True)
-class Unit:
+class Unit(Struct, frozen=True):
     """One unit for all numbers of a table.
 
     >>> Unit.for_size(3 << 30).text(1610612736), Unit.for_size(64 << 30).text(1610612736)

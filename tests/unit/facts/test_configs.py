@@ -79,7 +79,7 @@ def test_what_save_pretrained_writes_is_the_shape_of_the_published_spelling(name
 
 
 def replaced(shape: ModelShape, **changes) -> ModelShape:
-    return ModelShape(**{key: getattr(shape, key) for key in shape.__dataclass_fields__} | changes)
+    return ModelShape(**{key: getattr(shape, key) for key in shape.__struct_fields__} | changes)
 
 
 def test_the_written_files_are_of_many_families():

@@ -3,9 +3,9 @@
 import json
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from headway.errors import InputError
 from headway.facts.blocks import Block, LinearAttention, Mla

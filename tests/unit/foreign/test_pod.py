@@ -1,9 +1,9 @@
 """Limits of pods: which container, which limit, /dev/shm, and files that are no pods or try to be more than data."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from headway.errors import InputError
 from headway.facts.machines import by_name, with_host

@@ -197,7 +197,7 @@ def test_the_package_has_nothing_that_could_run_or_ask_anything():
                 names.add(ast.unparse(node.func))
     allowed = {
         "re", "os", "os.path", "os.path.normpath", "posixpath", "time", "math", "itertools", "functools", "bisect",
-        "dataclasses", "collections", "typing", "pathlib", "headway", "tree_sitter", "tree_sitter_bash",
+        "msgspec", "collections", "typing", "pathlib", "headway", "tree_sitter", "tree_sitter_bash",
     }  # fmt: skip
     assert names <= allowed
 

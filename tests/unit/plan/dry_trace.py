@@ -16,13 +16,14 @@ import time
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
 from functools import cache
 from types import FrameType
 from typing import Any
 from unittest.mock import patch
 
 import torch
+from msgspec import Struct
+from msgspec.structs import replace
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 from torch.utils._pytree import tree_map_only
@@ -47,8 +48,7 @@ STEPS = 100
 TRACED = (Phase.TRAIN, Phase.STEP)
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(Struct, frozen=True):
     """One run. `rank` 0 trains all parameters; a step has `samples` answers to one prompt."""
 
     model: str

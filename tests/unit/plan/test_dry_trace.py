@@ -4,10 +4,10 @@ The quick cases are two short traces each, extrapolated; the slow ones are trace
 is tested as well: a plan without one of its items, or of a run that keeps more, is not within the tolerance.
 """
 
-from dataclasses import replace
 from functools import cache
 
 import pytest
+from msgspec.structs import replace
 
 from headway.plan.ledger import Ledger, Phase
 

@@ -1,11 +1,11 @@
 """Engines: weights, KV cache, pools, and generation loops."""
 
-from dataclasses import replace
 from math import prod
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from headway.errors import InputError
 from headway.facts.blocks import LinearAttention

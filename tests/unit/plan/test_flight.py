@@ -1,8 +1,7 @@
 """Samples that generate at once, by what the ledger's cache holds."""
 
-from dataclasses import replace
-
 from hypothesis import given, settings
+from msgspec.structs import replace
 
 from headway.facts import machines
 from headway.facts.shapes import table

@@ -1,8 +1,7 @@
 """What the plan says of processes, against the processes themselves."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from headway.config.sections import DataSection, ModelSection, RewardSection, RunSpec
 from headway.config.source import resolve

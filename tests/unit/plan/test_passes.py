@@ -1,9 +1,8 @@
 """Planned bytes of forward and backward passes against a count of what the trainer's own model holds."""
 
-from dataclasses import replace
-
 import pytest
 import torch
+from msgspec.structs import replace
 
 from headway.config.sections import LoraSection, ModelSection
 from headway.config.source import ModelSource

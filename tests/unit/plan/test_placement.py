@@ -1,10 +1,9 @@
 """Which device and node each role is on, what is alive together, and what each node's host holds."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from headway.errors import InputError
 from headway.facts import machines

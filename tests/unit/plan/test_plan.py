@@ -1,10 +1,9 @@
 """Properties of a ledger, whatever the run: no torch needed."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from headway.facts.shapes import by_name
 from headway.facts.workload import Lora, Rollout, Trainer, Workload

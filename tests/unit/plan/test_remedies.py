@@ -1,10 +1,9 @@
 """Remedies: changes that a run's own trainer accepts, each with the peak that it leads to."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from headway.config.load import load
 from headway.facts import machines

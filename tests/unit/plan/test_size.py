@@ -1,10 +1,9 @@
 """Which models train on a machine: the table, the longest answers, the rule of thumb beside it."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from headway.errors import InputError
 from headway.facts import machines

@@ -4,10 +4,9 @@ The CPU's kernels have temporaries of their own or none where CUDA's have some (
 tolerances; dropout is off because only CUDA's keeps a mask of one byte.
 """
 
-from dataclasses import replace
-
 import pytest
 import torch
+from msgspec.structs import replace
 from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 from torch.nn import functional as F

@@ -1,7 +1,6 @@
 """Trainers of other systems: measured rows, the optimizer's step in torch, and what must hold for every run."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from torch import nn
 
 import rows_training
@@ -68,7 +68,7 @@ def workload(**changes: Any) -> Workload:
         shape, trainer, Rollout(2, 1, 0, 512, 0, 0, 1), "cuda", 1, 0, "exact", 0, "json", 0, 3, save=False,
         tensorboard=False,
     )  # fmt: skip
-    names = set(Trainer.__dataclass_fields__)
+    names = set(Trainer.__struct_fields__)
     inner = {name: value for name, value in changes.items() if name in names}
     outer = {name: value for name, value in changes.items() if name not in names}
     return replace(base, trainer=replace(trainer, **inner), **outer)

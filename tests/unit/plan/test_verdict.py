@@ -1,10 +1,9 @@
 """Verdicts against limits, and the longest sample."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from headway.facts.machine import Limit, Machine, Pool
 from headway.facts.workload import Workload

@@ -1,11 +1,11 @@
 """The JSON of a plan: equal to itself written and read again, the ledger in it, sums and verdicts that agree."""
 
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from headway.facts import machines, shapes
 from headway.facts.machine import Machine

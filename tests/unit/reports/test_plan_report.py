@@ -1,11 +1,11 @@
 """What `headway plan` prints: bars of parts against limits, sums, verdicts, in any width, without colour."""
 
 import io
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from rich.console import Console, RenderableType
 
 from headway.facts import shapes

@@ -4,6 +4,7 @@ import io
 import json
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console, RenderableType
 
 from headway.facts import shapes
@@ -82,7 +83,7 @@ def test_the_rule_of_thumb_is_apart_and_decimal() -> None:
 
 def test_recipes_in_which_nothing_fits_say_so() -> None:
     found = sizing()
-    lines = shown(size_report(Sizing(**{**vars(found), "best": {"full": None}})), 100)
+    lines = shown(size_report(replace(found, best={"full": None})), 100)
     assert "  full none of these" in lines
 
 

@@ -1,7 +1,8 @@
 """A recording of headway beside the logs: in which phase and step the run was, and what it held then."""
 
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from headway.errors import InputError
 from headway.guard.recorder import Segment, read_recording
@@ -11,8 +12,7 @@ START = 4096
 """Bytes in which a recording shows what it is."""
 
 
-@dataclass(frozen=True)
-class Recorded:
+class Recorded(Struct, frozen=True):
     """What a recording tells of a run's end. `phase` is the one that was not finished, or the last that was."""
 
     phase: str

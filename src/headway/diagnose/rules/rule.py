@@ -1,7 +1,8 @@
 """A rule is a document: what it sees, why that happens, how sure it is, what to change, and what only looks alike."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from headway.diagnose.case import Case
 from headway.diagnose.causes import Level
@@ -11,8 +12,7 @@ GradeOf = Callable[[Evidence], Grade | None]
 """How sure one piece of evidence makes a mechanism; None: it is another one."""
 
 
-@dataclass(frozen=True)
-class Advice:
+class Advice(Struct, frozen=True):
     """A change to make: what, what it does, and what it may cost.
 
     >>> Advice("lower max-tokens-per-gpu", "less device memory in forward and backward", "more micro-batches").risk
@@ -24,8 +24,7 @@ class Advice:
     risk: str
 
 
-@dataclass(frozen=True)
-class Settle:
+class Settle(Struct, frozen=True):
     """What would settle an open question: a command, the file or place that it reads, and the line to look for.
 
     >>> Settle("dmesg -T", "kernel log", "oom-kill:constraint=").where
@@ -37,8 +36,7 @@ class Settle:
     line: str
 
 
-@dataclass(frozen=True)
-class Claim:
+class Claim(Struct, frozen=True):
     """What a rule says of a case: how sure, because of what, and the lines that say it.
 
     >>> Claim("supported", "the request is 20 times the setting").grade
@@ -50,8 +48,7 @@ class Claim:
     places: tuple[Place, ...] = ()
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """One name of the table as a document. A mechanism's `ends` are the kinds of evidence that show it, with how sure
     each makes it; `tier` 0 are outside agents that name themselves, 1 faults of the work itself, 2 and 3 what may
     follow from those, 4 teardown. A cause's `find` weighs a case. `example` shows it; `near_miss` only looks like it.

@@ -1,9 +1,10 @@
 """What a lint rule is, what it is given, and what it says. One file beside this one is one rule."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
+
+from msgspec import Struct
 
 from headway.facts.workload import Workload
 from headway.foreign import slime
@@ -11,7 +12,7 @@ from headway.foreign.command import Line, split
 from headway.foreign.found import Found
 from headway.foreign.rules import may_hold
 from headway.foreign.shell import Command, Script
-from headway.foreign.shell.values import Origin, Value, Word, worlds
+from headway.foreign.shell.values import Origin, Placed, Value, Word, worlds
 
 Severity = Literal["error", "warning", "note"]
 """An error ends the run or keeps it from starting, a warning costs memory or work, a note is worth knowing."""
@@ -21,8 +22,7 @@ HYDRA = ("verl",)
 MOST_WORLDS = 16
 
 
-@dataclass(frozen=True)
-class LintNote:
+class LintNote(Struct, frozen=True):
     """One thing that a rule found in a launch. `line` is 0 where no place is known.
 
     >>> LintNote("reference-at-zero", "warning", "run.sh", 12, "a reference", "it costs memory", "leave it out").line
@@ -38,8 +38,7 @@ class LintNote:
     instead: str
 
 
-@dataclass(frozen=True)
-class Sighting:
+class Sighting(Struct, frozen=True):
     """What a rule saw in one place. Where `why` or `instead` are empty, the rule's own hold.
 
     >>> Sighting("--save is given twice").severity is None
@@ -53,8 +52,7 @@ class Sighting:
     instead: str = ""
 
 
-@dataclass(frozen=True)
-class Given:
+class Given(Placed, frozen=True):
     """One setting as the training command gives it once: a flag with its values, or an override of Hydra's.
 
     >>> from headway.foreign.shell.values import known
@@ -64,7 +62,7 @@ class Given:
 
     name: str
     values: tuple[Word, ...] = ()
-    at: Origin | None = field(default=None, compare=False)
+    at: Origin | None = None
 
     @property
     def text(self) -> str | None:
@@ -78,8 +76,7 @@ class Given:
         return next((value.at for value in self.values if value.at is not None), self.at)
 
 
-@dataclass(frozen=True)
-class Subject:
+class Subject(Struct, frozen=True, dict=True):
     """A launch to look at: what was found in it, its commands, and what is planned of it where it can be.
 
     `at_step` is how many steps were done when a run ended. `refusals` are the planner's words on an engine that does
@@ -208,8 +205,7 @@ OF_TRL = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """One rule, and its page: what it sees, why that matters, an example, what to do instead, and what looks alike.
 
     `example` is a script in which the rule sees something, `near_miss` one in which it does not, with `not_this` in

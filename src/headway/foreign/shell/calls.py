@@ -3,8 +3,9 @@
 import posixpath
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
 
 from headway.foreign.shell import assign, printed
 from headway.foreign.shell.conditions import Maybe, Status, Test
@@ -16,8 +17,7 @@ if TYPE_CHECKING:
 Signal = Literal["", "exit", "return", "break", "continue"]
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """How a statement ended. `program` is the external command whose exit status it is."""
 
     signal: Signal = ""
@@ -28,8 +28,7 @@ class Outcome:
 DONE = Outcome()
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(Struct, frozen=True):
     """A command with its arguments expanded."""
 
     name: str
@@ -336,8 +335,7 @@ STARTERS = frozenset({
 NO_SHELLS = TALKERS | {"chmod", "cp", "mv", "rm", "ls", "pkill", "kill", "which", "apt-get", "apt", "ln", "vim"}
 
 
-@dataclass(frozen=True)
-class Inner:
+class Inner(Struct, frozen=True):
     """A script that a command runs by the name of its file, its arguments, and variables set before it."""
 
     file: Word

@@ -1,12 +1,11 @@
 """The records of a script that was read: the commands that it would run, in order."""
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from headway.foreign.shell.values import Item, Origin, Value, Word
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(Struct, frozen=True):
     """One command that the script would run. `when`: what it hangs on, where the script does not decide that.
 
     `argv` may hold words with holes, gaps and choices; `values.worlds` makes plain lines of it. `environment` are the
@@ -29,8 +28,7 @@ class Command:
         return first.text.rpartition("/")[2] if isinstance(first, Word) and first.text else ""
 
 
-@dataclass(frozen=True)
-class Script:
+class Script(Struct, frozen=True):
     """A script that was read: nothing of it was run.
 
     `sourced` are the files that were read with it, `started` those of them that it starts as scripts, `unread` what

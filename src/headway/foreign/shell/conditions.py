@@ -2,15 +2,15 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from headway.foreign.shell import arithmetic, lexer, patterns
 from headway.foreign.shell.expand import Expander
 from headway.foreign.shell.values import Word
 
 
-@dataclass(frozen=True)
-class Maybe:
+class Maybe(Struct, frozen=True):
     """A condition that the script does not decide. `lean`: what it is where `name` stays unset."""
 
     why: str

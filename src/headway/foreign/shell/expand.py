@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from headway.foreign.shell import arithmetic, lexer, parameters
 from headway.foreign.shell.parameters import Many
@@ -17,8 +18,7 @@ ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "e": "\x1b", "
 Substitute = Callable[[str, Origin | None], Word]
 
 
-@dataclass
-class Fields:
+class Fields(Struct):
     """The words that one word of the script becomes. `begun`: there is a word even where it has no text yet."""
 
     at: Origin | None

@@ -1,8 +1,9 @@
 """Which files may be read beside a script: those that it sources, within the tree that it lies in."""
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from headway.foreign.shell.values import Hole, Word
 
@@ -15,8 +16,7 @@ ENVIRONMENTS = frozenset({
 """Files that set up an environment, and none of the arguments of a training run."""
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(Struct, frozen=True):
     """A file that a script sources, or why it is not read."""
 
     path: Path | None

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from headway.foreign.shell import patterns
 from headway.foreign.shell.state import State, element, put_element
@@ -28,8 +29,7 @@ SUBJECT = re.compile(r"([A-Za-z_]\w*|\d+|[@*#?$!-])(\[)?")
 DEFAULTS = re.compile(r":?[-=+?]")
 
 
-@dataclass(frozen=True)
-class Many:
+class Many(Struct, frozen=True):
     """The words of an array or of the arguments. `star`: in quotes they are one word; `split`: they are words
     already, whatever blanks they have."""
 

@@ -3,10 +3,10 @@
 import re
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 
 import tree_sitter_bash
+from msgspec import Struct
 from tree_sitter import Language, Node, Parser, Tree
 
 from headway.foreign.shell import lexer
@@ -22,8 +22,7 @@ def _parser() -> Parser:
     return Parser(Language(tree_sitter_bash.language()))
 
 
-@dataclass(frozen=True)
-class Unit:
+class Unit(Struct, frozen=True):
     """One text that is evaluated: a file, or a text within it (`bash -c "..."`), which starts at `line`.
 
     `exact`: positions in the text are positions in the file. `breaks` are the positions of its newlines.

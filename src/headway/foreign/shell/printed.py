@@ -3,7 +3,8 @@
 import posixpath
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from headway.foreign.shell import arithmetic
 from headway.foreign.shell.state import State
@@ -12,8 +13,7 @@ from headway.foreign.shell.values import LONGEST_TEXT, Hole, Word, join, known
 MOST_LINES = 2000
 
 
-@dataclass(frozen=True)
-class Given:
+class Given(Struct, frozen=True):
     """What a command is given: its arguments, what is piped in, and the state of the shell."""
 
     arguments: Sequence[Word]

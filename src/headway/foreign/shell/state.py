@@ -1,9 +1,10 @@
 """Everything that a script has set so far: variables, functions, arguments, folder."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from headway.foreign.shell.values import (
     Array,
@@ -37,8 +38,7 @@ class StoppedError(Exception):
     """Reading a script took more steps or time than it may."""
 
 
-@dataclass
-class Budget:
+class Budget(Struct):
     """Steps and seconds that reading one script may take."""
 
     steps: int = MOST_STEPS
@@ -54,8 +54,7 @@ class Budget:
             raise StoppedError(f"longer than {MOST_SECONDS:g} s")
 
 
-@dataclass
-class State:
+class State(Struct):
     """What the script has set. A branch that may or may not be taken works on a copy.
 
     `output` holds what was printed, where somebody reads it, else None. `missing` are files that were to be sourced
@@ -85,7 +84,8 @@ class State:
 
     def take(self, other: "State") -> None:
         """Become the other state."""
-        self.__dict__.update(other.__dict__)
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(other, name))
 
     def name(self, name: str) -> str:
         """The variable that a name stands for (`local -n`)."""

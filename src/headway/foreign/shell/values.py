@@ -1,9 +1,11 @@
 """What a word of a script may be: text, text with holes, a stretch of unknown words, or one of several stretches."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 Kind = Literal["unset", "unread", "machine", "branch"]
 """Why something is unknown: a variable that nothing sets, one that a file which was not read may set, something that
@@ -13,8 +15,7 @@ LONGEST_TEXT = 1 << 16
 LONGEST_ARRAY = 4096
 
 
-@dataclass(frozen=True)
-class Origin:
+class Origin(Struct, frozen=True):
     """Where a word is written: the file, its line from 1, and the byte positions of its text (-1: not known).
 
     >>> str(Origin("run.sh", 12))
@@ -30,8 +31,23 @@ class Origin:
         return f"{self.file} line {self.line}"
 
 
-@dataclass(frozen=True)
-class Hole:
+class Placed(Struct, frozen=True, eq=False):
+    """A record that knows where it was written: two that say the same are equal wherever that was."""
+
+    def _said(self) -> tuple[object, ...]:
+        return tuple(getattr(self, name) for name in self.__struct_fields__ if name not in _PLACES)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Placed) and type(other) is type(self) and other._said() == self._said()
+
+    def __hash__(self) -> int:
+        return hash(self._said())
+
+
+_PLACES = frozenset(("at", "word", "place"))
+
+
+class Hole(Struct, frozen=True):
     """A part of a word that the script does not tell. `name` is the variable or the command that would."""
 
     why: str
@@ -39,8 +55,7 @@ class Hole:
     kind: Kind = "unset"
 
 
-@dataclass(frozen=True)
-class Word:
+class Word(Placed, frozen=True):
     """One word: text, or text with holes in it.
 
     >>> word = Word(("/models/", Hole("variable MODEL is not set in the script", "MODEL")))
@@ -49,7 +64,7 @@ class Word:
     """
 
     parts: tuple["str | Hole", ...] = ()
-    at: Origin | None = field(default=None, compare=False)
+    at: Origin | None = None
 
     @property
     def text(self) -> str | None:
@@ -88,8 +103,7 @@ class Word:
         return replace(self, at=at)
 
 
-@dataclass(frozen=True)
-class Gap:
+class Gap(Struct, frozen=True):
     """Any number of unknown words, such as an array that a file which was not read would set.
 
     >>> Gap("MODEL_ARGS is not set in the script", "MODEL_ARGS").kind
@@ -101,8 +115,7 @@ class Gap:
     kind: Kind = "unset"
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """One of several stretches of words, by a condition that the script alone does not decide.
 
     >>> Choice(((known("--colocate"),), ()), "depends on $MODE").options[1]
@@ -116,8 +129,7 @@ class Choice:
 Item = Word | Gap | Choice
 
 
-@dataclass(frozen=True)
-class Array:
+class Array(Struct, frozen=True):
     """The words of an array, in the order of their indices, which are `keys` where some are left out.
 
     >>> Array((known("a"), known("b")), (0, 5)).place(5), Array((known("a"),)).place(5)
@@ -139,8 +151,7 @@ class Array:
         return self.keys[-1] + 1 if self.keys else len(self.items)
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(Struct, frozen=True):
     """An associative array."""
 
     entries: tuple[tuple[str, Word], ...] = ()

@@ -1,7 +1,8 @@
 """The moments of a stage's passes, and the one that holds the most: what a trainer plans beside its states."""
 
-from dataclasses import dataclass
 from math import ceil
+
+from msgspec import Struct
 
 from headway.facts.blocks import Block
 from headway.facts.workload import Workload
@@ -29,8 +30,7 @@ UNEVEN = 0.25
 """Upper bound of what an uneven routing adds to what experts keep, where no capacity bounds it."""
 
 
-@dataclass(frozen=True)
-class Moment:
+class Moment(Struct, frozen=True):
     """What is alive at one moment of a pass beside the states, in bytes.
 
     >>> Moment("loss, forward", kept=10, logits=5).bytes

@@ -1,7 +1,8 @@
 """The sizes that every part of a Megatron plan needs: process groups, elements, the padded vocabulary."""
 
-from dataclasses import dataclass
 from math import ceil
+
+from msgspec import Struct
 
 from headway.errors import InputError
 from headway.facts.shapes import ModelShape
@@ -12,8 +13,7 @@ FP32 = 4
 SOURCE = "plan/megatron"
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(Struct, frozen=True):
     """One trainer, its groups worked out. `tensor`, `context`, `expert`, `expert_tensor`: ranks of each group;
     `data`: ranks that take different samples; `expert_data`: ranks that hold the same experts."""
 

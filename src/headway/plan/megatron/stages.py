@@ -4,8 +4,9 @@ Source: Megatron Core's `get_num_layers_to_build` and its 1F1B and interleaved s
 """
 
 from collections import Counter
-from dataclasses import dataclass
 from functools import lru_cache
+
+from msgspec import Struct
 
 from headway.errors import InputError
 from headway.facts.blocks import Block
@@ -16,8 +17,7 @@ Groups = tuple[tuple[Block, int], ...]
 """Kinds of blocks with their numbers."""
 
 
-@dataclass(frozen=True)
-class Stage:
+class Stage(Struct, frozen=True):
     """One pipeline stage: the blocks of each of its parts (one, or as many as the schedule interleaves).
 
     `embedding`: it looks tokens up; `head`: it has the final norm and the output layer. `mtp` layers predict further

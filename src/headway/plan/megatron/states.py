@@ -6,9 +6,10 @@ data x context parallel ones, for experts those of the expert data group. Source
 `distributed-optimizer` README.
 """
 
-from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
+
+from msgspec import Struct
 
 from headway.facts.blocks import Block
 from headway.facts.shapes import ModelShape
@@ -24,8 +25,7 @@ STATES = {"adamw": 2, "adafactor": 0, "sgd": 1, "muon": 1, "lion": 1}
 """Moments per parameter."""
 
 
-@dataclass(frozen=True)
-class Counts:
+class Counts(Struct, frozen=True):
     """Parameters of one rank: dense ones and experts' that are trained, and frozen ones. `tables`: how many of the
     dense ones are in the embedding and the head, which Muon leaves to Adam.
 

@@ -1,7 +1,8 @@
 """What a node's host memory holds in each phase: every rank's copies, the processes, the data in flight."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from headway.errors import InputError
 from headway.facts.workload import Engine, Workload
@@ -31,8 +32,7 @@ BATCHES = {"sync": (1, 1), "one-step-off": (2, 2), "async": (2, 3)}
 to one more (Miles: `--async-data-buffer-capacity-factor` 2)."""
 
 
-@dataclass(frozen=True)
-class Host:
+class Host(Struct, frozen=True):
     """One node of a run. `sides` are the ranks that stand for those on it, with their numbers; `engine` is there
     where one of the engines is."""
 

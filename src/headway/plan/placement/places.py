@@ -1,7 +1,8 @@
 """On which node and device each rank of each role is."""
 
-from dataclasses import dataclass
 from math import ceil
+
+from msgspec import Struct
 
 from headway.errors import InputError
 from headway.facts.machine import Machine
@@ -11,8 +12,7 @@ USUAL = 8
 """Devices of a node where a run needs more than the machine has, so that it tells nothing."""
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(Struct, frozen=True):
     """What is on one node: trainer ranks from `first` on, devices of engines, and whether the run is driven from it.
 
     `engines` counts those that have their first rank here.
@@ -29,8 +29,7 @@ class Node:
     head: bool
 
 
-@dataclass(frozen=True)
-class Places:
+class Places(Struct, frozen=True):
     """Trainer ranks fill the devices in order, node by node; an engine that is not colocated has those behind them.
 
     Source: `slime/ray/placement_group.py`, whose actors take the first devices of one group that is sorted by node.

@@ -1,10 +1,11 @@
 """One rank of the trainer, whichever trainer it is: what it holds between passes, in them, and copied elsewhere."""
 
 from collections import Counter
-from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
 from typing import Protocol
+
+from msgspec import Struct
 
 from headway.facts.workload import DTYPE_BYTES, Workload
 from headway.plan import finetune, pinned, training
@@ -107,8 +108,7 @@ def is_megatron(workload: Workload) -> bool:
     return workload.trainer.system in SYSTEMS
 
 
-@dataclass(frozen=True)
-class Plain:
+class Plain(Struct, frozen=True, dict=True):
     """A rank of FSDP, of DeepSpeed, or of a single device; all of them hold as much, and the first one loads."""
 
     workload: Workload
@@ -219,8 +219,7 @@ class Plain:
         )
 
 
-@dataclass(frozen=True)
-class Megatron:
+class Megatron(Struct, frozen=True, dict=True):
     """The first rank of a pipeline stage of Megatron's."""
 
     workload: Workload

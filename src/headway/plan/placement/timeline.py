@@ -6,9 +6,10 @@ generates the next answers meanwhile (one-step-off, async) changes what the host
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
+
+from msgspec import Struct
 
 from headway.facts.machine import Machine
 from headway.facts.workload import DTYPE_BYTES, Engine, Workload
@@ -28,8 +29,7 @@ TOKEN_BYTES = 32
 return (4 each)."""
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(Struct, frozen=True, dict=True):
     """What every phase is put together from: who is where, one rank of each stage, the engine awake and asleep."""
 
     workload: Workload

@@ -1,7 +1,8 @@
 """Workloads that the tests of Megatron's plan vary."""
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from headway.facts.blocks import Mla
 from headway.facts.shapes import ModelShape
@@ -22,9 +23,9 @@ LATENT = replace(MOE, mla=Mla(256, 128, 64, 32, 64))
 
 def run(shape: ModelShape = LLAMA, **changes: Any) -> Workload:
     """Pretraining of one sample of 2,048 tokens a micro-batch, eight micro-batches a step; changes by field name."""
-    layout = {key: changes.pop(key) for key in list(changes) if key in Layout.__dataclass_fields__}
-    megatron = {key: changes.pop(key) for key in list(changes) if key in Megatron.__dataclass_fields__}
-    optimizer = {key: changes.pop(key) for key in list(changes) if key in Optimizer.__dataclass_fields__}
+    layout = {key: changes.pop(key) for key in list(changes) if key in Layout.__struct_fields__}
+    megatron = {key: changes.pop(key) for key in list(changes) if key in Megatron.__struct_fields__}
+    optimizer = {key: changes.pop(key) for key in list(changes) if key in Optimizer.__struct_fields__}
     recompute = changes.pop("recompute", Recompute())
     length, samples, accumulated = changes.pop("length", 2048), changes.pop("rows", 1), changes.pop("accumulated", 8)
     trainer = Trainer(

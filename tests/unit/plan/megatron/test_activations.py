@@ -1,9 +1,9 @@
 """What layers keep, against published closed formulas and against what recomputation must do."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from headway.facts.blocks import Block
 from headway.facts.shapes import ModelShape

@@ -1,11 +1,11 @@
 """Moments of a stage, losses, what the runtime allocates, and the phases of a run."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from headway.facts.shapes import ModelShape
 from headway.facts.workload import Recompute, Workload

@@ -1,11 +1,11 @@
 """Layers of pipeline stages, and micro-batches in flight against the schedules themselves."""
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from headway.errors import InputError
 from headway.facts.blocks import Block

@@ -1,11 +1,11 @@
 """Parameters and optimizer state of ranks: sums over ranks, bytes per parameter, groups."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from headway.errors import InputError
 from headway.facts.shapes import ModelShape, table
