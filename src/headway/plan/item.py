@@ -1,6 +1,9 @@
 """An item of the ledger before it has a place, and the entry that gives it one."""
 
-from typing import Literal, NamedTuple
+from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.plan.ledger import Phase, Quantity
 
@@ -8,7 +11,7 @@ Place = Literal["device", "host", "shm"]
 """A device's memory, a node's host memory, or the part of the latter that files in /dev/shm may take."""
 
 
-class Item(NamedTuple):
+class Item(Struct, frozen=True):
     """What one thing holds. `bytes` is the expected value, `upper` the bound; `independent` as in `Line`.
 
     >>> Item.exact("weights", 4096, "1,024 x 4 B", "one copy").upper
@@ -29,10 +32,10 @@ class Item(NamedTuple):
 
     def alone(self) -> "Item":
         """The same item with an error of its own, independent of every other's."""
-        return self._replace(independent=True)
+        return replace(self, independent=True)
 
 
-class Entry(NamedTuple):
+class Entry(Struct, frozen=True):
     """An item that a role's process holds on its device or in its node's host memory.
 
     `count` processes of the node hold as much each; it is 1 on a device, whose entries are those of one rank. `node`
@@ -47,7 +50,7 @@ class Entry(NamedTuple):
     role: str
     item: Item
     rank: int = 0
-    count: int = 1  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
+    count: int = 1
     node: int = 0
     device: int = 0
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 from functools import cached_property
 from math import isqrt
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from msgspec import Struct
 
@@ -30,7 +30,7 @@ class Phase(StrEnum):
     EVAL = "eval"
 
 
-class Line(NamedTuple):
+class Line(Struct, frozen=True):
     """One item that a role holds in a pool during a phase.
 
     `bytes` is the expected value and `upper` the bound; `formula` has the numbers put in; `source` says where
@@ -144,9 +144,10 @@ def total_upper(lines: Iterable[Line]) -> int:
     Bounds of lines with a cause in common add up; those of independent lines add up as errors do, by the root of the
     sum of their squares, because no run has all of them at their worst.
 
+    >>> from msgspec.structs import replace
     >>> odd = Line("p", Phase.LOAD, "a", 0, "x", 100, 130, "host", "", "", independent=True)
-    >>> even = odd._replace(item="y", bytes=50, upper=90)
-    >>> total_upper([odd, even]), total_upper([odd, even, even._replace(independent=False)])
+    >>> even = replace(odd, item="y", bytes=50, upper=90)
+    >>> total_upper([odd, even]), total_upper([odd, even, replace(even, independent=False)])
     (200, 290)
     """
     found, squares = 0, 0

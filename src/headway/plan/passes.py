@@ -1,7 +1,6 @@
 """Forward and backward passes of the whole model: what is alive at the moments that can be the peak."""
 
-from typing import NamedTuple
-
+from msgspec import Struct
 from msgspec.structs import replace
 
 from headway.facts.workload import Workload
@@ -10,7 +9,7 @@ from headway.plan.activations import Batch, Precision, replay_block, replay_fina
 from headway.plan.weights import block_gradient_bytes, gradient_bytes, head_gradient_bytes
 
 
-class Moment(NamedTuple):
+class Moment(Struct, frozen=True):
     """Bytes alive at one moment of a pass, beside weights and optimizer state. `at` says when.
 
     >>> Moment("forward, last block", gradients=1, kept=2, working=3, logits=4, head_gradient=5).bytes

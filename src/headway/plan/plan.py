@@ -83,8 +83,7 @@ def _floors(machine: Machine | None) -> dict[str, Entry]:
 
 def _line(pool: str, phase: Phase, entry: Entry) -> Line:
     item, count = entry.item, entry.count
-    # _make takes a third of the call's time, and a plan makes some sixty lines
-    return Line._make((
+    return Line(
         pool, phase, entry.role, entry.rank, item.item, item.bytes * count, item.upper * count, entry.quantity,
         item.formula if count == 1 else f"{count} x ({item.formula})", item.source, item.independent,
-    ))  # fmt: skip
+    )  # fmt: skip

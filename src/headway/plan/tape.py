@@ -88,7 +88,11 @@ class Peak(Struct, frozen=True):
 
     def at(self, counts: Size) -> int:
         """Bytes for a batch."""
-        return max(size.at(counts) for size in self.candidates)
+        of_tokens, of_pairs, of_responses, of_fixed = counts
+        return max([
+            tokens * of_tokens + pairs * of_pairs + responses * of_responses + fixed * of_fixed
+            for tokens, pairs, responses, fixed in self.candidates
+        ])  # fmt: skip
 
 
 class Op(Struct, frozen=True):

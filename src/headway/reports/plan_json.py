@@ -6,6 +6,8 @@ Everything in it is a JSON type, so that it is equal to itself written and read 
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import asdict
+
 from headway.plan.ledger import Ledger, Line, Phase
 from headway.plan.planned import Planned
 from headway.plan.remedies import Change, Remedy, as_settings
@@ -31,7 +33,7 @@ def document(planned: Planned, trainer: str) -> Document:
         "refusals": list(planned.outcome.refusals),
         "unknown": list(workload.unknown),
         "deciding": list(planned.outcome.deciding),
-        "lines": [{**line._asdict(), "phase": str(line.phase)} for line in planned.ledger.lines],
+        "lines": [{**asdict(line), "phase": str(line.phase)} for line in planned.ledger.lines],
     }
 
 

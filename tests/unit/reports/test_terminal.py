@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console, RenderableType
 
 from headway.facts.machine import Limit, Machine, Pool
@@ -142,7 +143,7 @@ WIDE = Ledger(
 @pytest.mark.parametrize("scale", [1, 1000, 10**12])
 def test_numbers_are_whole_at_every_width(width: int, scale: int) -> None:
     ledger = Ledger(
-        tuple(each._replace(bytes=each.bytes * scale, upper=each.upper * scale) for each in WIDE.lines),
+        tuple(replace(each, bytes=each.bytes * scale, upper=each.upper * scale) for each in WIDE.lines),
         WIDE.first_step,
     )
     here = machine(4 * GIB)

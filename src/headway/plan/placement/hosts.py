@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.errors import InputError
 from headway.facts.workload import Engine, Workload
@@ -80,7 +81,7 @@ class Host(Struct, frozen=True):
         trainer, colocated = self.workload.trainer, self.settings.colocated
         if colocated and phase in (*GENERATING, Phase.SLEEP, Phase.SYNC):
             for item in paused(side, trainer.offload, stepped=stepped, syncing=phase is Phase.SYNC).host:
-                yield item._replace(source=f"{item.source}; waits in host memory")
+                yield replace(item, source=f"{item.source}; waits in host memory")
         if (
             phase is Phase.SCORE
             and trainer.reference == "host"
