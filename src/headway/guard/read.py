@@ -3,6 +3,8 @@
 Every reader takes the root of /proc, so that a test can show it another machine. Absent is None, never 0.
 """
 
+import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,8 +22,8 @@ from headway.facts.probe import (
 )
 
 __all__ = [
-    "CgroupMemory", "NodeMemory", "ProcessMemory", "cgroup_memory", "descendants", "node_memory",
-    "process_status", "reset_peak", "tree_rss",
+    "FORKED", "CgroupMemory", "NodeMemory", "ProcessFiles", "ProcessMemory", "Stat", "cgroup_memory", "descendants",
+    "node_memory", "process_status", "reset_peak", "tree_rss",
 ]  # fmt: skip
 
 
@@ -163,3 +165,117 @@ def _forked_ticks_ago(pid: int, root: Path) -> int | None:
         return None
     uptime = (read_text(root / "proc/uptime") or "0").split()[0]
     return int(float(uptime) * 100) - int(fields[19])
+
+
+class Stat(Struct, frozen=True):
+    """What /proc/<pid>/stat says: `start` in clock ticks since boot, `status` as `wait` gives it once it has ended.
+
+    `status` is None while it runs, and where this process may not know it.
+    """
+
+    pid: int
+    name: str
+    state: str
+    parent: int
+    group: int
+    flags: int
+    start: int
+    status: int | None = None
+
+    @property
+    def forked(self) -> bool:
+        """Whether it is a copy of its parent that runs no program of its own (yet)."""
+        return bool(self.flags & FORKED)
+
+    @property
+    def ended(self) -> bool:
+        """Whether only its exit status is left, for its parent to fetch."""
+        return self.state in "ZX"
+
+
+def parse_stat(text: str) -> Stat | None:
+    """The fields of a stat line, see proc_pid_stat(5); None where it is not whole.
+
+    >>> parse_stat("7 (a) b) Z 1 5 5 0 -1 64 " + "0 " * 12 + "99 " + "0 " * 29 + "9").start
+    99
+    """
+    before, _, after = text.rpartition(")")
+    pid, _, name = before.partition(" (")
+    fields = after.split()
+    if len(fields) < 20:
+        return None
+    ended = fields[0] in "ZX" and len(fields) >= 50
+    return Stat(
+        pid=int(pid), name=name, state=fields[0], parent=int(fields[1]), group=int(fields[2]), flags=int(fields[6]),
+        start=int(fields[19]), status=int(fields[49]) if ended else None,
+    )  # fmt: skip
+
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class ProcessFiles:
+    """The files of /proc about processes, read many times a minute: no objects for paths, no more files than needed.
+
+    What is gone or forbidden reads as None or empty.
+    """
+
+    def __init__(self, root: Path = ROOT) -> None:
+        self._base = f"{root / 'proc'}/"
+
+    def listing(self) -> dict[int, int]:
+        """All processes, each with the number of its folder's inode: another number is another process."""
+        with os.scandir(self._base) as entries:
+            return {int(entry.name): entry.inode() for entry in entries if entry.name.isdecimal()}
+
+    def stat(self, pid: int) -> Stat | None:
+        """Its line of stat."""
+        return parse_stat(self._read(pid, "stat").decode(errors="replace"))
+
+    def resident(self, pid: int) -> tuple[int, int] | None:
+        """Resident bytes, and those of them that are file or shared memory. Takes no lock of the process."""
+        fields = self._read(pid, "statm").split()
+        return (int(fields[1]) * _PAGE, int(fields[2]) * _PAGE) if len(fields) > 2 else None
+
+    def command(self, pid: int) -> str:
+        """Its command line, or the title that it gave itself.
+
+        As everything below it takes a lock of the process's memory, so it waits where the process is stuck in it.
+        """
+        return self._read(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
+
+    def environment(self, pid: int) -> dict[str, str]:
+        """The variables it was started with, where it did not write over them (as a title longer than argv does)."""
+        pairs = (each.partition(b"=") for each in self._read(pid, "environ").split(b"\0"))
+        return {name.decode(errors="replace"): value.decode(errors="replace") for name, _, value in pairs if name}
+
+    def proportional(self, pid: int) -> int | None:
+        """Pss in bytes: shared pages count by their share. It walks all pages, seconds for 100 GB."""
+        found = re.search(rb"^Pss: +(\d+) kB", self._read(pid, "smaps_rollup"), re.MULTILINE)
+        return None if found is None else int(found[1]) << 10
+
+    def groups(self, pid: int) -> str:
+        """Its control groups."""
+        return self._read(pid, "cgroup").decode(errors="replace")
+
+    def _read(self, pid: int, name: str) -> bytes:
+        return read_bytes(f"{self._base}{pid}/{name}")
+
+
+def read_bytes(path: str) -> bytes:
+    """All of a small file of the kernel; empty where it is absent, forbidden, or its subject is gone."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        parts = []
+        while part := os.read(descriptor, 1 << 16):
+            parts.append(part)
+            if len(part) < 4096:  # the kernel fills a page before it stops
+                break
+        return b"".join(parts)
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
