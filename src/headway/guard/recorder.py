@@ -5,6 +5,8 @@ Lines are appended and flushed as they happen, so that a killed run leaves all b
 header    what was started: format, headway's version, pid, time, the machine's pools, the expected peaks
 reading   now and then inside a phase: what a run that was killed there held
 phase     what a phase held, at its end
+failure   an allocation that failed, and what was tried next
+action    what the guard did, and why
 
 A resumed run appends to the file: each header begins a segment.
 """
@@ -250,6 +252,10 @@ class Recorder:
                     sampled=not self._exact, ended=ended,
                 )
             )  # fmt: skip
+
+    def note(self, kind: str, row: Mapping[str, Any]) -> None:
+        """Write a line of another kind, from any thread: an allocation that failed, what the guard did."""
+        self._write(kind, row)
 
     def peaks(self) -> dict[Phase, PhasePeak]:
         """The most that each phase held since this recorder was opened."""

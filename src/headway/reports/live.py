@@ -140,7 +140,8 @@ def _answers(metrics: Mapping[str, float]) -> list[str]:
     """Phrases about the answers; only what the metrics have."""
     parts = [f"{metrics['answer_tokens']:.1f} tokens"] if "answer_tokens" in metrics else []
     parts += [f"{metrics['answer_truncated']:.0%} cut off"] if metrics.get("answer_truncated") else []
-    parts += [f"{metrics['dropped']:.0f} dropped as too long"] if metrics.get("dropped") else []
+    parts += [f"{metrics['dropped']:.0f} dropped for memory"] if metrics.get("dropped") else []
+    parts += [f"{metrics['splits']:.0f} splits"] if metrics.get("splits") else []
     if failed := int(metrics.get("reward_failures", 0)):
         parts.append(f"{failed:,} reward{'' if failed == 1 else 's'} failed")
     return parts

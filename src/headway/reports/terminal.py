@@ -115,6 +115,8 @@ def final_summary(summary: Mapping[str, Any]) -> Group:
     table.add_row("memory", f"peak {format_bytes(measured)} measured, {format_bytes(predicted)} predicted")
     if failures := summary.get("reward_failures"):
         table.add_row("reward failures", _failures(failures, summary.get("first_reward_failure")))
+    if dropped := summary.get("dropped_samples"):
+        table.add_row("dropped samples", Text(f"{dropped:,} for which there was no memory", style="yellow"))
     if dropped := summary.get("dropped_long_prompts"):
         table.add_row("dropped prompts", f"{dropped:,} longer than data.max_prompt")
     table.add_row("output", f"{summary['output']}/")

@@ -4,7 +4,7 @@ import gc
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from headway.config.resume import changes, identity
 from headway.config.sections import RunSpec
 from headway.config.source import ModelSource
-from headway.errors import HeadwayError, InputError, LimitReachedError
+from headway.errors import HeadwayError, InputError
 from headway.facts.machine import Machine
 from headway.facts.workload import DTYPE_BYTES
 from headway.guard.recorder import Recorder
@@ -29,6 +29,7 @@ from headway.rollout.samples import Sample
 from headway.train import checkpoint
 from headway.train.checkpoint import Progress
 from headway.train.device import CudaMeter
+from headway.train.failures import Failure, PoolState, naming_failures, pool_state
 from headway.train.lora import add_adapters
 from headway.train.memory import trim
 from headway.train.metrics import Writers
@@ -36,7 +37,7 @@ from headway.train.model import LoadedModel, load, set_checkpointing
 from headway.train.optim import AdamW
 from headway.train.output import RunFolder, append
 from headway.train.stop import Stop
-from headway.train.update import Pass, out_of_memory
+from headway.train.update import Accumulated, Pass
 
 
 class View(Protocol):
@@ -51,9 +52,10 @@ class View(Protocol):
 
 @dataclass
 class Job:
-    """Everything that the loop uses. Only `progress` changes; `mark` tells whose checkpoint it is."""
+    """Everything that the loop uses. `mark` tells whose checkpoint it is; `progress` and `how` change."""
 
     spec: RunSpec
+    machine: Machine
     folder: RunFolder
     model: nn.Module
     tokenizer: Any
@@ -72,6 +74,8 @@ class Job:
     mark: dict[str, Any]
     seconds_before: float
     opened_at: float
+    split_in_a_row: int = 0
+    told_in_step: int = 0
 
     @property
     def sampling(self) -> SamplingParams:
@@ -90,10 +94,34 @@ class Job:
     def phase(self, phase: Phase, step: int) -> Iterator[None]:
         """Record a phase; afterwards freed memory goes back to the system, so that the next peak is its own."""
         self.view.phase(phase, step)
-        with self.recorder.phase(phase, step), naming_failures(phase):
+        with self.recorder.phase(phase, step), naming_failures(phase, self.pool_state):
             yield
             gc.collect()
             trim()
+
+    def pool_state(self) -> PoolState | None:
+        """The pool that the model lives in, as it is now."""
+        return pool_state(self.machine, self.how.device)
+
+    def failed(self, failure: Failure) -> None:
+        """Record an allocation that failed; show the first of a step, and each sample that is dropped."""
+        pool, step = self.pool_state(), self.progress.step + 1
+        self.recorder.note("failure", {"t": round(time.time(), 3), "step": step, **asdict(failure)})
+        if self.told_in_step != step or not failure.left:
+            self.told_in_step = step
+            self.view.message(f"step {step}: {failure.text(pool)}")
+
+    def learn_from(self, passes: Accumulated) -> None:
+        """Halve the cap for the rest of the run where memory ran out over a micro-batch in two updates in a row."""
+        self.split_in_a_row = 0 if passes.failed is None else self.split_in_a_row + 1
+        if passes.failed is not None and self.split_in_a_row > 1:
+            self.shrink_cap(passes.failed // 2, "memory ran out over larger ones in two updates in a row")
+
+    def shrink_cap(self, cap: int, reason: str) -> None:
+        """Train the rest of this process's part of the run in smaller micro-batches: the same gradient."""
+        if cap < self.how.cap:
+            self.how = replace(self.how, cap=max(1, cap))
+            self.view.message(f"micro-batches now have at most {self.how.cap:,} tokens: {reason}")
 
     def elapsed(self) -> float:
         """Seconds of the whole run, resumes included, from the end of each load."""
@@ -164,7 +192,7 @@ def open_job(
             )
         )  # fmt: skip
         view.phase(Phase.LOAD, 0)
-        with recorder.phase(Phase.LOAD, 0), naming_failures(Phase.LOAD):
+        with recorder.phase(Phase.LOAD, 0), naming_failures(Phase.LOAD, lambda: pool_state(machine, device)):
             folders = () if spec.reward.folder is None else (spec.reward.folder,)
             scorer = stack.enter_context(closing(make_scorer(spec.reward, spec.data, folders, folder.reward_log)))
             loaded = load(source, spec.model, device, spec.train.seed)
@@ -185,41 +213,17 @@ def open_job(
             engine.update_weights(progress.optimizer_steps)
             writers = stack.enter_context(closing(Writers(folder, spec.output)))
             gc.collect()
+            gc.freeze()  # what stays need not be looked through after each phase: a quarter second each time
+            stack.callback(gc.unfreeze)
             trim()
         pad = loaded.tokenizer.pad_token_id
         yield Job(
-            spec=spec, folder=folder, model=model, tokenizer=loaded.tokenizer, reference=reference, engine=engine,
-            scorer=scorer, problems=problems, optimizer=optimizer, recorder=recorder, writers=writers, view=view,
-            stop=stop, longest_allowed=longest_allowed, progress=progress, mark=mark,
+            spec=spec, machine=machine, folder=folder, model=model, tokenizer=loaded.tokenizer, reference=reference,
+            engine=engine, scorer=scorer, problems=problems, optimizer=optimizer, recorder=recorder, writers=writers,
+            view=view, stop=stop, longest_allowed=longest_allowed, progress=progress, mark=mark,
             seconds_before=progress.seconds, opened_at=time.monotonic(),
             how=Pass(spec.rollout.temperature or 1.0, spec.train.logprob_chunk, spec.train.cap, pad or 0, device),
         )  # fmt: skip
-
-
-REMEDIES = {
-    Phase.LOAD: 'a smaller model, or model.dtype = "bf16"',
-    Phase.ROLLOUT: "a smaller rollout.kv_budget",
-    Phase.EVAL: "a smaller rollout.kv_budget",
-    Phase.SCORE: "a smaller train.cap or train.logprob_chunk",
-    Phase.TRAIN: "a smaller train.cap or train.logprob_chunk, or train.checkpointing = true",
-    Phase.STEP: "[lora], which needs moments for the adapters alone",
-    Phase.SAVE: "a smaller model",
-}
-"""What to set when memory runs out in a phase."""
-
-
-@contextmanager
-def naming_failures(phase: Phase) -> Iterator[None]:
-    """Turn an allocation that failed into LimitReachedError: the phase, what was asked for, what to set."""
-    try:
-        yield
-    except RuntimeError as error:
-        if not out_of_memory(error):
-            raise
-        raise LimitReachedError(
-            f"phase {phase}: memory ran out ({str(error).splitlines()[0]}). Set {REMEDIES[phase]}; "
-            "the last checkpoint is kept"
-        ) from None
 
 
 def pick_device(wanted: str) -> torch.device:

@@ -10,12 +10,13 @@ from headway.rollout.data import prompts_for_step
 from headway.rollout.samples import Sample, collect
 from headway.train.advantage import group_advantages
 from headway.train.evaluate import evaluate
+from headway.train.failures import with_retries
 from headway.train.job import Job
 from headway.train.loss import LossStats
 from headway.train.metrics import StepClock, step_record
 from headway.train.model import reference_of
 from headway.train.optim import learning_rate
-from headway.train.pack import admit
+from headway.train.pack import admit, scored
 from headway.train.stop import StopRequested
 from headway.train.update import accumulate, make_update, score
 
@@ -69,18 +70,19 @@ def one_step(job: Job) -> None:
         torch.tensor([sample.reward for sample in samples]).view(spec.rollout.prompts, spec.rollout.samples),
         spec.objective.std_normalise,
     )
-    kept, dropped = admit(samples, spec.train.cap, job.longest_allowed)
+    kept = admit(samples, spec.train.cap, job.longest_allowed)
 
     if spec.train.updates > 1 and progress.old_logprobs is None:
         with job.phase(Phase.SCORE, step), clock.time("score"):
-            progress.old_logprobs = score(job.model, samples, kept, job.how, job.stop.check)
+            progress.old_logprobs = score(job.model, samples, kept, job.how, job.stop.check, job.failed)
     if spec.objective.kl_coef > 0 and progress.ref_logprobs is None:
         with (
             job.phase(Phase.SCORE, step),
             clock.time("score"),
             reference_of(job.model, job.reference) as reference,
         ):
-            progress.ref_logprobs = score(reference, samples, kept, job.how, job.stop.check)
+            progress.ref_logprobs = score(reference, samples, kept, job.how, job.stop.check, job.failed)
+    kept = scored(kept, samples, progress.old_logprobs, progress.ref_logprobs)
 
     stats, trained = LossStats.from_dict(progress.sums), 0
     while progress.updates < spec.train.updates:
@@ -89,22 +91,30 @@ def one_step(job: Job) -> None:
             progress.old_logprobs, progress.ref_logprobs, spec.objective, spec.rollout.max_answer,
         )  # fmt: skip
         with job.phase(Phase.TRAIN, step), clock.time("train"):
-            added, job.how = accumulate(job.model, update, spec.objective, job.how, job.stop.check)
+            passes = accumulate(job.model, update, spec.objective, job.how, job.stop.check, job.failed)
+            job.learn_from(passes)
         with job.phase(Phase.STEP, step), clock.time("step"):
             lr = learning_rate(spec.train, progress.optimizer_steps, job.optimizer_steps)
-            norm = job.optimizer.clip_(spec.train.grad_clip)
-            if math.isfinite(norm):
-                job.optimizer.step(lr)
-            else:
-                job.drop_gradients()
-                job.view.message(f"step {step}: the gradient's norm is {norm}; this optimizer step is left out")
-        stats, trained = stats + added, trained + sum(sample.tokens for sample in update.samples)
+            norm = update_parameters(job, lr)
+        stats, trained = stats + passes.stats, trained + passes.trained
         progress.updates += 1
         progress.optimizer_steps += 1
         progress.sums = stats.to_dict()
         job.engine.update_weights(progress.optimizer_steps)
 
-    finish(job, samples, stats, clock, trained=trained, lr=lr, grad_norm=norm, dropped=dropped)
+    too_long = len(samples) - len(kept)
+    finish(job, samples, stats, clock, trained=trained, lr=lr, grad_norm=norm, too_long=too_long)
+
+
+def update_parameters(job: Job, lr: float) -> float:
+    """Clip and apply the gradients, unless they are not finite; returns their norm before."""
+    norm = with_retries(lambda: job.optimizer.clip_(job.spec.train.grad_clip))
+    if math.isfinite(norm):
+        with_retries(lambda: job.optimizer.step(lr))
+    else:
+        job.drop_gradients()
+        job.view.message(f"the gradient's norm is {norm}; this optimizer step is left out")
+    return norm
 
 
 def finish(
@@ -116,7 +126,7 @@ def finish(
     trained: int,
     lr: float,
     grad_norm: float,
-    dropped: int,
+    too_long: int,
 ) -> None:
     """Close the step: its record, its sample rollouts, and a clean place for the next one."""
     progress = job.progress
@@ -125,6 +135,7 @@ def finish(
     record = step_record(
         progress.step, samples, stats, clock, trained, job.memory_peaks(), job.scorer.failures.total()
     )
-    job.write_step(record | {"lr": lr, "grad_norm": grad_norm, "dropped": dropped, "time": time.time()}, samples)
+    record |= {"lr": lr, "grad_norm": grad_norm, "dropped": too_long + stats.dropped, "time": time.time()}
+    job.write_step(record, samples)
     progress.updates = 0
     progress.rollout, progress.old_logprobs, progress.ref_logprobs, progress.sums = (), None, None, {}

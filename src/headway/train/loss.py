@@ -16,7 +16,8 @@ class LossStats:
 
     `clipped` counts the tokens whose gradient the clip removed, `ratio` sums new / old probability, `kl` the
     estimator that the objective names (0 without a reference), `entropy` the entropies where they were computed.
-    `loss` alone is weighted already: it sums what `policy_loss` returned.
+    `loss` alone is weighted already: it sums what `policy_loss` returned. `splits` counts the micro-batches that
+    were split as memory ran out, and `dropped` the samples for which even that was not enough.
 
     >>> (LossStats(tokens=3.0, clipped=1.0) + LossStats(tokens=1.0)).mean("clipped")
     0.25
@@ -28,6 +29,8 @@ class LossStats:
     kl: float = 0.0
     entropy: float = 0.0
     loss: float = 0.0
+    splits: float = 0.0
+    dropped: float = 0.0
 
     def __add__(self, other: "LossStats") -> "LossStats":
         mine, theirs = asdict(self), asdict(other)

@@ -67,6 +67,7 @@ def step_record(
         "clip_fraction": stats.clipped * per_token,
         "sampler_logprob": fmean(fmean(s.sampler_logprobs) for s in samples if s.sampler_logprobs),
         "trained_tokens": float(trained),
+        "splits": stats.splits,
         "seconds": clock.total(),
         **{f"seconds_{part}": seconds for part, seconds in clock.seconds.items()},
         "rollout_tokens_per_s": sum(answers) / max(clock.seconds.get("rollout", 0.0), 1e-9),

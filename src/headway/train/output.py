@@ -111,6 +111,12 @@ class RunFolder:
         rows = [json.loads(line) for line in self.evaluations.read_text().splitlines() if _step(line) == step]
         return rows[-1] if rows else None
 
+    def total(self, metric: str) -> int:
+        """A count of metrics.jsonl over all steps recorded."""
+        if not self.metrics.exists():
+            return 0
+        return sum(int(json.loads(line).get(metric, 0)) for line in self.metrics.read_text().splitlines())
+
 
 def append(path: Path, record: Mapping[str, Any]) -> None:
     """Append one JSON line."""

@@ -9,15 +9,25 @@ from torch import Tensor
 from headway.train.records import MicroBatch, Sample
 
 
-def admit(samples: Sequence[Sample], cap: int, longest_allowed: int) -> tuple[tuple[int, ...], int]:
-    """Positions of the samples that may be trained, and how many may not.
+def admit(samples: Sequence[Sample], cap: int, longest_allowed: int) -> tuple[int, ...]:
+    """Positions of the samples that may be trained.
 
     A sample of up to `cap` tokens is always kept. A longer one is trained alone, and kept only up to
     `longest_allowed` tokens: the longest that the plan found to fit.
     """
     longest = max(cap, longest_allowed)
-    kept = tuple(index for index, sample in enumerate(samples) if sample.tokens <= longest)
-    return kept, len(samples) - len(kept)
+    return tuple(index for index, sample in enumerate(samples) if sample.tokens <= longest)
+
+
+def scored(
+    kept: Sequence[int], samples: Sequence[Sample], *rows: Sequence[Sequence[float]] | None
+) -> tuple[int, ...]:
+    """The kept samples that have a log-prob for each response token in all `rows` that there are."""
+    return tuple(
+        index
+        for index in kept
+        if all(row is None or len(row[index]) == len(samples[index].response_ids) for row in rows)
+    )
 
 
 def token_weights(lengths: Sequence[int], normalise: str, max_answer: int) -> list[float]:
@@ -55,46 +65,63 @@ def micro_batches(
     pad_id: int,
     dtype: torch.dtype = torch.float32,
 ) -> list[MicroBatch]:
-    """Pack samples, longest first, so that rows x longest <= cap, padding included; on the CPU.
+    """Pack samples by `groups` and make each micro-batch; see `micro_batch`."""
+    return [
+        micro_batch(samples, advantages, weights, old, ref, group, pad_id, dtype) for group in groups(samples, cap)
+    ]
 
-    `advantages` and `weights` have one value per sample, `old` and `ref` one per response token; they become
-    tensors of `dtype`. A sample longer than `cap` is a batch of its own, one without response tokens is in no batch.
-    Each batch names its samples by position in `samples`. The same input always gives the same batches.
+
+def groups(samples: Sequence[Sample], cap: int) -> list[tuple[int, ...]]:
+    """Positions of samples that are trained together, longest first, so that rows x longest <= cap, padding included.
+
+    A sample longer than `cap` is a group of its own, one without response tokens is in no group. The same input
+    always gives the same groups.
     """
     order = sorted(
         (index for index, sample in enumerate(samples) if sample.response_ids),
         key=lambda index: (-samples[index].tokens, index),
     )
+    found: list[list[int]] = []
+    for index in order:
+        if found and (len(found[-1]) + 1) * samples[found[-1][0]].tokens <= cap:
+            found[-1].append(index)
+        else:
+            found.append([index])
+    return [tuple(group) for group in found]
 
-    def flat(values: Sequence[Sequence[float]] | None, group: Sequence[int]) -> Tensor | None:
+
+def micro_batch(
+    samples: Sequence[Sample],
+    advantages: Sequence[float],
+    weights: Sequence[float],
+    old: Sequence[Sequence[float]] | None,
+    ref: Sequence[Sequence[float]] | None,
+    group: Sequence[int],
+    pad_id: int,
+    dtype: torch.dtype = torch.float32,
+) -> MicroBatch:
+    """The micro-batch of the samples at `group`, on the CPU.
+
+    `advantages` and `weights` have one value per sample, `old` and `ref` one per response token; they become
+    tensors of `dtype`. The batch names its samples by position in `samples`.
+    """
+
+    def flat(values: Sequence[Sequence[float]] | None) -> Tensor | None:
         return None if values is None else torch.tensor([*chain(*(values[i] for i in group))], dtype=dtype)
 
-    def repeated(values: Sequence[float], group: Sequence[int]) -> Tensor:
+    def repeated(values: Sequence[float]) -> Tensor:
         lengths = torch.tensor([len(samples[i].response_ids) for i in group])
         return torch.tensor([values[i] for i in group], dtype=dtype).repeat_interleave(lengths)
 
-    return [
-        MicroBatch(
-            ids=_padded([samples[i] for i in group], pad_id),
-            **_positions([samples[i] for i in group]),
-            advantages=repeated(advantages, group),
-            weights=repeated(weights, group),
-            old_logprobs=flat(old, group),
-            ref_logprobs=flat(ref, group),
-            samples=tuple(group),
-        )
-        for group in _groups(order, samples, cap)
-    ]
-
-
-def _groups(order: Sequence[int], samples: Sequence[Sample], cap: int) -> list[list[int]]:
-    groups: list[list[int]] = []
-    for index in order:
-        if groups and (len(groups[-1]) + 1) * samples[groups[-1][0]].tokens <= cap:
-            groups[-1].append(index)
-        else:
-            groups.append([index])
-    return groups
+    return MicroBatch(
+        ids=_padded([samples[i] for i in group], pad_id),
+        **_positions([samples[i] for i in group]),
+        advantages=repeated(advantages),
+        weights=repeated(weights),
+        old_logprobs=flat(old),
+        ref_logprobs=flat(ref),
+        samples=tuple(group),
+    )
 
 
 def _padded(samples: Sequence[Sample], pad_id: int) -> Tensor:

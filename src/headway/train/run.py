@@ -85,6 +85,7 @@ def summarise(job: Job, reason: str, ledger: Ledger) -> dict[str, Any]:
         "signal": None if job.stop.signal is None else int(job.stop.signal),
         "eval_before": job.folder.evaluation(0),
         "eval_after": job.folder.evaluation(job.progress.step),
+        "dropped_samples": job.folder.total("dropped"),
         "dropped_long_prompts": job.problems.dropped_long,
         "reward_failures": dict(job.scorer.failures),
         "first_reward_failure": job.scorer.first_failure,

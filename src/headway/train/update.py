@@ -1,22 +1,43 @@
-"""The forward and backward passes of one optimizer step, micro-batch by micro-batch."""
+"""The forward and backward passes of one optimizer step, micro-batch by micro-batch.
+
+A micro-batch over which memory runs out is split in two and tried again, down to one sample; a sample alone is tried
+again with half the logits at a time, twice, and dropped if that fails too. Every token keeps its weight in the loss,
+so that the gradient stays the same, less the dropped samples' own terms.
+
+Where the forward pass failed, no gradient was touched, and only this micro-batch is repeated. Where the backward
+pass failed, some parameters have a part of its gradient already: all gradients of the optimizer step are dropped, and
+it starts again with the parts first, so that what may fail again fails before anything else is repeated.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from headway.config.sections import ObjectiveSection
 from headway.errors import LimitReachedError
+from headway.plan.ledger import Phase
 from headway.rollout.samples import Sample
+from headway.train.failures import REMEDIES, Failure, asked_bytes, first_line, give_back, out_of_memory
 from headway.train.logprob import token_logprobs
 from headway.train.loss import LossStats, policy_loss
 from headway.train.model import backbone, head_weight
-from headway.train.pack import micro_batches, token_weights
+from headway.train.pack import groups, micro_batch, token_weights
 from headway.train.records import MicroBatch
 
 Rows = Sequence[Sequence[float]]
 """One log-prob per response token, sample by sample."""
+
+Check = Callable[[], None]
+"""Called before each micro-batch; may raise to end the pass."""
+
+Report = Callable[[Failure], None]
+"""Called with each allocation that failed."""
+
+RETRIES = 2
+"""How often a sample that fails alone is tried again."""
 
 
 @dataclass(frozen=True)
@@ -80,64 +101,151 @@ def response_logprobs(
     return token_logprobs(states, head_weight(model), batch.targets, how.temperature, how.chunk, with_entropy)
 
 
+@dataclass(frozen=True)
+class Part:
+    """Positions of samples that go through the model together, `chunk` tokens of logits at a time."""
+
+    group: tuple[int, ...]
+    chunk: int
+    retries: int = 0
+
+    def split(self) -> tuple["Part", ...]:
+        """What to try when memory ran out over it: two halves, or a sample alone with half the logits; () is nothing.
+
+        >>> Part((4, 7, 9), 256).split()
+        (Part(group=(4,), chunk=256, retries=0), Part(group=(7, 9), chunk=256, retries=0))
+        >>> Part((4,), 256).split(), Part((4,), 64, retries=2).split()
+        ((Part(group=(4,), chunk=128, retries=1),), ())
+        """
+        middle = len(self.group) // 2
+        if middle:
+            return replace(self, group=self.group[:middle]), replace(self, group=self.group[middle:])
+        if self.retries < RETRIES:
+            return (replace(self, chunk=max(1, self.chunk // 2), retries=self.retries + 1),)
+        return ()
+
+
+def plan_parts(samples: Sequence[Sample], how: Pass) -> list[Part]:
+    """The micro-batches before any fails. No chunk is longer than what it is cut from, so that half of it is less."""
+    return [
+        Part(group, min(how.chunk, sum(len(samples[i].response_ids) for i in group)))
+        for group in groups(samples, how.cap)
+    ]
+
+
 @torch.no_grad()
 def score(
-    model: nn.Module, samples: Sequence[Sample], kept: Sequence[int], how: Pass, check: Callable[[], None]
+    model: nn.Module, samples: Sequence[Sample], kept: Sequence[int], how: Pass, check: Check, report: Report
 ) -> tuple[tuple[float, ...], ...]:
-    """Log-probs of the response tokens of the samples at `kept`, under the model as it is; empty for the others."""
+    """Log-probs of the response tokens of the samples at `kept`, under the model as it is.
+
+    Empty for the others, and for a sample that failed alone.
+    """
     found: list[tuple[float, ...]] = [()] * len(samples)
-    zeros = [0.0] * len(kept)
-    for batch in micro_batches([samples[i] for i in kept], zeros, zeros, None, None, how.cap, how.pad_id):
+    asked, zeros = [samples[i] for i in kept], [0.0] * len(kept)
+    waiting = plan_parts(asked, how)
+    while waiting:
         check()
-        values, _ = response_logprobs(model, batch.to(how.device), how)
-        places = [kept[index] for index in batch.samples]
-        pieces = values.split([len(samples[place].response_ids) for place in places])
-        for place, piece in zip(places, pieces, strict=True):
-            found[place] = tuple(piece.tolist())
+        part = waiting.pop(0)
+        try:
+            batch = micro_batch(asked, zeros, zeros, None, None, part.group, how.pad_id)
+            values, _ = response_logprobs(model, batch.to(how.device), replace(how, chunk=part.chunk))
+            pieces = [piece.tolist() for piece in values.split([len(asked[i].response_ids) for i in part.group])]
+        except (RuntimeError, MemoryError) as error:
+            failure = _failure(error, Phase.SCORE, "forward", asked, part)
+        else:
+            for index, piece in zip(part.group, pieces, strict=True):
+                found[kept[index]] = tuple(piece)
+            continue
+        waiting[:0] = part.split()
+        give_back()
+        report(failure)
     return tuple(found)
 
 
-def accumulate(
-    model: nn.Module, update: Update, objective: ObjectiveSection, how: Pass, check: Callable[[], None]
-) -> tuple[LossStats, Pass]:
-    """Add the gradient of one optimizer step to the parameters; returns its statistics and the pass that worked.
+@dataclass(frozen=True)
+class Accumulated:
+    """What the passes of one optimizer step gave. `trained` are the tokens of the samples that have a gradient.
 
-    When memory runs out, all gradients are dropped and the step starts again with half the cap: every token keeps its
-    weight, so the gradient is the same. LimitReachedError when every sample is alone already. `check` is called
-    before each micro-batch and may raise.
+    `failed` are the tokens of the smallest micro-batch of several samples over which memory ran out; None if none.
     """
-    while True:
-        batches = micro_batches(
-            update.samples, update.advantages, update.weights, update.old, update.ref, how.cap, how.pad_id
-        )
-        stats = LossStats()
+
+    stats: LossStats
+    trained: int
+    failed: int | None
+
+
+def accumulate(
+    model: nn.Module, update: Update, objective: ObjectiveSection, how: Pass, check: Check, report: Report
+) -> Accumulated:
+    """Add the gradient of one optimizer step to parameters that have none yet.
+
+    `check` may raise: the gradients are then unfinished. LimitReachedError where no sample could be trained.
+    """
+    parts, at = plan_parts(update.samples, how), 0
+    stats, lost, failed, dropped = LossStats(), LossStats(), None, []
+    while at < len(parts):
+        check()
+        part, stage, loss = parts[at], "forward", None
         try:
-            for batch in batches:
-                check()
-                stats = stats + _backward(model, batch.to(how.device), objective, how)
-        except RuntimeError as error:
-            if not out_of_memory(error):
-                raise
-            reason = str(error)
+            loss, found = _forward(model, update, objective, part, how)
+            stage = "backward"
+            loss.backward()
+        except (RuntimeError, MemoryError) as error:
+            failure = _failure(error, Phase.TRAIN, stage, update.samples, part)
         else:
-            return stats, how
-        model.zero_grad(set_to_none=True)
-        if all(len(batch.samples) == 1 for batch in batches):
-            raise LimitReachedError(
-                "phase train: memory ran out though each sample is trained alone; the longest has "
-                f"{batches[0].tokens} tokens ({reason}). Set train.checkpointing = true, a smaller "
-                "rollout.max_answer, or [lora]; the last checkpoint is kept"
-            )
-        how = replace(how, cap=max(batch.tokens for batch in batches) // 2)
+            stats, at = stats + found, at + 1
+            continue
+        del loss  # and with it the graph, whose activations may be most of what is held
+        halves = part.split()
+        if stage == "forward":
+            parts[at : at + 1] = halves
+        else:
+            model.zero_grad(set_to_none=True)
+            parts, stats, at = [*halves, *parts[:at], *parts[at + 1 :]], LossStats(), 0
+        lost = lost + LossStats(splits=float(bool(halves)), dropped=float(not halves))
+        dropped += [] if halves else part.group
+        failed = failed if failure.samples == 1 else min(failure.tokens, failed or failure.tokens)
+        give_back()
+        report(failure)
+    if dropped and not parts:
+        raise LimitReachedError(_nothing_left(failure))
+    trained = sum(sample.tokens for index, sample in enumerate(update.samples) if index not in dropped)
+    return Accumulated(stats + lost, trained, failed)
 
 
-def _backward(model: nn.Module, batch: MicroBatch, objective: ObjectiveSection, how: Pass) -> LossStats:
-    logprobs, entropy = response_logprobs(model, batch, how, with_entropy=objective.entropy_coef > 0)
-    loss, stats = policy_loss(logprobs, entropy, batch, objective)
-    loss.backward()
-    return stats
+def _forward(
+    model: nn.Module, update: Update, objective: ObjectiveSection, part: Part, how: Pass
+) -> tuple[Tensor, LossStats]:
+    batch = micro_batch(
+        update.samples, update.advantages, update.weights, update.old, update.ref, part.group, how.pad_id
+    ).to(how.device)
+    logprobs, entropy = response_logprobs(
+        model, batch, replace(how, chunk=part.chunk), with_entropy=objective.entropy_coef > 0
+    )
+    return policy_loss(logprobs, entropy, batch, objective)
 
 
-def out_of_memory(error: RuntimeError) -> bool:
-    """Whether torch failed to allocate: CUDA raises its own type, the CPU allocator a plain RuntimeError."""
-    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
+def _failure(
+    error: RuntimeError | MemoryError,
+    phase: Phase,
+    stage: Literal["forward", "backward"],
+    samples: Sequence[Sample],
+    part: Part,
+) -> Failure:
+    """What is said of an allocation that failed; any other error goes on its way."""
+    if not out_of_memory(error):
+        raise error
+    longest, count = max(samples[index].tokens for index in part.group), len(part.group)
+    left = f"It is split into {count // 2} and {count - count // 2} samples and tried again"
+    if count == 1:
+        left = f"It is tried again with {part.chunk // 2 or 1} tokens of logits at a time" if part.split() else ""
+    return Failure(phase, stage, asked_bytes(error), count * longest, count, longest, first_line(error), left)
+
+
+def _nothing_left(failure: Failure) -> str:
+    return (
+        f"phase train: memory ran out over every sample of an optimizer step, each alone; the last has "
+        f"{failure.longest} tokens ({failure.reason}). Set {REMEDIES[Phase.TRAIN]}, a smaller rollout.max_answer, "
+        "or [lora]; the last checkpoint is kept"
+    )

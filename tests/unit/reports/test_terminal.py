@@ -282,14 +282,18 @@ def test_final_summary_of_several_samples_shows_pass_at_k() -> None:
 def test_final_summary_tells_of_failed_rewards_and_dropped_prompts() -> None:
     first = "exception: ZeroDivisionError: division by zero (mine.py:2)"
     told = summary(
-        reward_failures={"timeout": 1, "exception": 4}, first_reward_failure=first, dropped_long_prompts=12
+        reward_failures={"timeout": 1, "exception": 4},
+        first_reward_failure=first,
+        dropped_long_prompts=12,
+        dropped_samples=3,
     )
     lines = shown(final_summary(told), 140)
     assert (
         row(lines, "reward failures") == f"reward failures  exception 4, timeout 1 (first: {first}; see reward.log)"
     )
     assert row(lines, "dropped prompts") == "dropped prompts  12 longer than data.max_prompt"
-    calm = shown(final_summary(summary(reward_failures={}, dropped_long_prompts=0)))
+    assert row(lines, "dropped samples") == "dropped samples  3 for which there was no memory"
+    calm = shown(final_summary(summary(reward_failures={}, dropped_samples=0, dropped_long_prompts=0)))
     assert not any(text.startswith(("reward failures", "dropped")) for text in calm)
 
 

@@ -7,7 +7,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 from headway.config.sections import ObjectiveSection
 from headway.train.logprob import token_logprobs
 from headway.train.loss import policy_loss
-from headway.train.pack import admit, micro_batches, token_weights
+from headway.train.pack import admit, micro_batches, scored, token_weights
 from headway.train.records import Sample
 
 PAD = 0
@@ -108,9 +108,16 @@ def test_weights_are_shares_of_the_optimizer_step():
 
 def test_admits_up_to_what_the_plan_allows_and_never_less_than_the_cap():
     samples = samples_of([(2, 2), (2, 4), (3, 6)])
-    assert admit(samples, cap=4, longest_allowed=6) == ((0, 1), 1)
-    assert admit(samples, cap=6, longest_allowed=0) == ((0, 1), 1)
-    assert admit(samples, cap=4, longest_allowed=9) == ((0, 1, 2), 0)
+    assert admit(samples, cap=4, longest_allowed=6) == (0, 1)
+    assert admit(samples, cap=6, longest_allowed=0) == (0, 1)
+    assert admit(samples, cap=4, longest_allowed=9) == (0, 1, 2)
+
+
+def test_a_sample_without_log_probs_is_not_trained_and_one_without_a_response_needs_none():
+    samples = samples_of([(2, 2), (2, 1), (3, 0)])
+    assert scored((0, 1, 2), samples, None, None) == (0, 1, 2)
+    assert scored((0, 1, 2), samples, None, [(-1.0, -2.0), (), ()]) == (0, 2)
+    assert scored((1, 2), samples, [(), (-1.0,), ()], [(), (), ()]) == (2,)
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
