@@ -14,8 +14,8 @@ from msgspec import Struct, field
 from headway.diagnose.clock import read_clock
 from headway.diagnose.evidence import Line, Place
 from headway.diagnose.matcher import Matcher
-from headway.diagnose.steps import latest_step_of
 from headway.diagnose.text import REPEATED, clean, plain_stream, process_of
+from headway.guard.steps import latest_step_of
 
 PIECE = 1 << 20
 BEHIND, AHEAD, AHEAD_BLOCK = 6 << 10, 4 << 10, 32 << 10
