@@ -5,6 +5,9 @@ import time
 from pathlib import Path
 
 import kill_resume
+import pytest
+
+from headway.cli import app
 
 
 def steps_done(output: Path) -> int:
@@ -22,10 +25,19 @@ def run_until(spec: Path, output: Path, steps: int, sent: signal.Signals) -> int
     return process.wait(timeout=60)
 
 
-def test_three_kills_and_a_sigterm_leave_no_trace(tmp_path: Path) -> None:
+def finish_here(spec: Path, output: Path, monkeypatch: pytest.MonkeyPatch) -> kill_resume.Outcome:
+    """Start or resume in this process, which has its libraries loaded, and go to the end."""
+    monkeypatch.setattr("sys.argv", ["headway", "train", str(spec), "--set", f"output.dir={output}"])
+    with pytest.raises(SystemExit) as ended:
+        app.main()
+    assert ended.value.code == 0
+    return kill_resume.read(output)
+
+
+def test_three_kills_and_a_sigterm_leave_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One run that goes through, and one that is killed, asked to stop, killed twice more, and each time resumed."""
     (tmp_path / "plain").mkdir()
-    plain = kill_resume.finish(kill_resume.write_spec(tmp_path / "plain"), tmp_path / "plain" / "run")
+    plain = finish_here(kill_resume.write_spec(tmp_path / "plain"), tmp_path / "plain" / "run", monkeypatch)
     spec, output = kill_resume.write_spec(tmp_path), tmp_path / "run"
     assert run_until(spec, output, 1, signal.SIGKILL) == -signal.SIGKILL
     assert run_until(spec, output, 3, signal.SIGTERM) == 128 + signal.SIGTERM
@@ -34,4 +46,4 @@ def test_three_kills_and_a_sigterm_leave_no_trace(tmp_path: Path) -> None:
     assert "Traceback" not in log
     for steps in (5, 8):
         assert run_until(spec, output, steps, signal.SIGKILL) == -signal.SIGKILL
-    assert kill_resume.differences(plain, kill_resume.finish(spec, output)) == []
+    assert kill_resume.differences(plain, finish_here(spec, output, monkeypatch)) == []
