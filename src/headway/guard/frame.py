@@ -4,8 +4,9 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-GaugeName = Literal["node", "cgroup", "Ray", "device", "shm", "disk"]
-"""Who counts: the kernel for the node or for a control group, Ray's monitor, a device's driver, a file system."""
+GaugeName = Literal["node", "cgroup", "Ray", "device", "shm", "disk", "memory.limit"]
+"""Who counts: the kernel for the node or for a control group, Ray's monitor, a device's driver, a file system; or
+headway itself, which holds a run's process tree against the RunSpec's `memory.limit`."""
 
 
 class Gauge(Struct, frozen=True):
