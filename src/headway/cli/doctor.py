@@ -74,6 +74,7 @@ def _diagnose(
     sources = sources_of(logs, runs, live=live)
     settings = _settings(logs + runs, script, machine)
     recorded = _recordings([source.name for source in sources])
+    recorded += _boxes(logs + runs)
     if recorded:
         settings = replace(settings, phase=recorded[-1].phase, step=recorded[-1].step)
     found = diagnose(sources, settings)
@@ -115,6 +116,15 @@ def _recordings(names: list[str]) -> "list[Recorded]":
     from headway.diagnose.readers.recordings import read
 
     return [told for path in paths if path.is_file() and (told := read(path)) is not None]
+
+
+def _boxes(words: list[str]) -> "list[Recorded]":
+    """What the black boxes among the words tell."""
+    from headway.diagnose.readers.blackbox import read_box
+    from headway.diagnose.sources import boxes_in
+
+    folders = [Path(word) for word in words if word != "-" and Path(word).is_dir()]
+    return [read_box(box)[1] for folder in folders for box in boxes_in(folder)]
 
 
 def _settings(logs: list[str], script: Path | None, machine: str | None, step: int | None = None) -> "Settings":

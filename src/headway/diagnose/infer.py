@@ -227,7 +227,7 @@ def _component(case: Case) -> str:
         return "engine"
     victims = [command for _, _, command in case.kill.top[:1]] if case.kill else []
     frames = case.event.fields.get("frames", "").split("\n")[-1]
-    own = _process(case) if case.event.kind.startswith("ray-") else case.event.line.process.name
+    own = _process(case) if case.event.kind.startswith(("ray-", "box-")) else case.event.line.process.name
     for text in (own, *victims, frames, case.event.place.text[:200]):
         for name, pattern in _COMPONENTS:
             if text and re.search(pattern, text, re.IGNORECASE):
@@ -243,6 +243,8 @@ def _process(case: Case) -> str:
     event = case.event
     if event is None:
         return ""
+    if event.kind == "box-signal":
+        return f"{event.fields['name']} pid {event.fields['pid']}"
     if not event.kind.startswith("ray-"):
         return str(event.line.process)
     names = {"name": "", "pid": ""}

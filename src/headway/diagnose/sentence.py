@@ -29,6 +29,13 @@ _HOW = {
 }  # fmt: skip
 
 
+_WATCHED = {
+    "box-signal": "A signal that no program can answer ended {who}",
+    "box-cut": "Everything ended without a word, the recording too: SIGKILL of all, or the machine went down",
+}
+"""The same of what a black box saw itself."""
+
+
 def sentence(finding: Finding, case: Case) -> str:
     """One or two clauses for the mechanism, one for the cause."""
     how = _mechanism(finding, case)
@@ -51,6 +58,8 @@ def _mechanism(finding: Finding, case: Case) -> str:
         )
     if finding.mechanism == "device-allocation-failure":
         return _refusal(case)
+    if finding.mechanism == "sigkill-class" and case.event is not None and case.event.kind in _WATCHED:
+        return _WATCHED[case.event.kind].format(who=_who(finding))
     text = _HOW[finding.mechanism].format(who=_who(finding))
     if finding.mechanism == "python-exception" and case.event is not None:
         message = ": ".join(case.event.fields[key] for key in ("type", "message") if case.event.fields.get(key))

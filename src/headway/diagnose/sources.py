@@ -59,15 +59,33 @@ def _of(word: str, run: int) -> Iterator[Source]:
         return
     path = Path(word).expanduser()
     if path.is_dir():
+        boxes = boxes_in(path)
+        for box in boxes:
+            yield from _box(box, run)
         files = sorted(each for each in path.rglob("*") if each.suffix in ENDINGS and each.is_file())
         files = [each for each in files if not each.name.startswith(SKIPPED) and each.stat().st_size]
-        if not files:
+        files = [each for each in files if each.parent not in boxes]
+        if not files and not boxes:
             raise InputError(f"{word}: the folder holds no log (files that end in .log, .out, .err, .txt, .gz)")
         for file in files[:MOST_FILES]:
             yield Source(str(file), opener(file), run)
         return
     opener(path)().close()
     yield Source(word, opener(path), run)
+
+
+def boxes_in(path: Path) -> list[Path]:
+    """The black boxes in a folder, itself among them."""
+    from headway.guard.blackbox import is_blackbox
+    from headway.guard.boxrecords import EVENTS
+
+    return sorted(file.parent for file in path.rglob(EVENTS) if is_blackbox(file.parent))
+
+
+def _box(folder: Path, run: int) -> list[Source]:
+    from headway.diagnose.readers.blackbox import box_sources  # here, because the readers need this module
+
+    return box_sources(folder, run)
 
 
 def opener(path: Path) -> Callable[[], BinaryIO]:

@@ -59,6 +59,7 @@ SEGMENT_BYTES, SEGMENT_S = 1 << 20, 120.0
 TIERS: tuple[tuple[float, float], ...] = ((600.0, 10.0), (3600.0, 60.0), (86400.0, 600.0))
 """Age in seconds -> seconds between the frames that are kept of what is older."""
 EVENT_BYTES = 4 << 20
+LOCK = ".lock"
 RECENT = 600
 """Frames that a summary keeps."""
 
@@ -79,7 +80,7 @@ class BlackBox:
         self._encoder = msgspec.json.Encoder()
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._guard = (folder / ".lock").open("ab")
+            self._guard = (folder / LOCK).open("ab")
             fcntl.flock(self._guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
             before = _attempts(folder)
             self._events = _open_to_append(folder / EVENTS)
@@ -275,6 +276,18 @@ def is_blackbox(path: Path) -> bool:
             return file.read(16).startswith(b'{"kind":"begun"')
     except OSError:
         return False
+
+
+def is_written(path: Path) -> bool:
+    """Whether a headway is writing to a folder now."""
+    try:
+        with (path / LOCK).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def read_blackbox(path: Path) -> Box:

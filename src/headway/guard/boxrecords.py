@@ -93,7 +93,11 @@ class Ended(Struct, frozen=True, tag="ended", tag_field="kind"):
 
 
 class Sent(Struct, frozen=True, tag="signal", tag_field="kind"):
-    """A signal, to whom, and by whom where that could be seen; else `why` says what keeps headway from it."""
+    """A signal, to whom, and by whom where that could be seen; else `why` says what keeps headway from it.
+
+    `sender` 0 is a process of another pid namespace, such as a container's runtime; `kernel`: no process sent it.
+    `inside`: the sender belongs to the run.
+    """
 
     t: float
     signal: int
@@ -101,6 +105,8 @@ class Sent(Struct, frozen=True, tag="signal", tag_field="kind"):
     name: str = ""
     sender: int | None = None
     sender_name: str = ""
+    kernel: bool = False
+    inside: bool = False
     why: str = ""
 
 
@@ -120,9 +126,10 @@ class Note(Struct, frozen=True, tag="note", tag_field="kind"):
 
 
 class Over(Struct, frozen=True, tag="over", tag_field="kind"):
-    """The command ended: with a code, or by a signal."""
+    """The command ended: with a code, or by a signal; both None where only its parent knows."""
 
     t: float
+    pid: int
     code: int | None
     signal: int | None = None
 

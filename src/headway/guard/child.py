@@ -63,11 +63,12 @@ class Exit(Struct, frozen=True):
 
 
 class Received(Struct, frozen=True):
-    """A signal that headway received: from whom (0: the kernel, as for a key on the terminal)."""
+    """A signal that headway received, and from whom: 0 is a process of another pid namespace. `kernel`: no process
+    sent it, as for a key on the terminal."""
 
     signal: int
     sender: int
-    uid: int
+    kernel: bool = False
 
 
 class Signals:
@@ -98,8 +99,7 @@ class Signals:
         while not self._ended.is_set():
             found = signal.sigtimedwait(FORWARDED, 0.1)
             if found is not None:
-                sender = 0 if found.si_code == FROM_KERNEL else found.si_pid
-                self._on_signal(Received(found.si_signo, sender, found.si_uid))
+                self._on_signal(Received(found.si_signo, found.si_pid, found.si_code == FROM_KERNEL))
 
 
 class Child:
@@ -164,7 +164,7 @@ class Child:
                 return
             if received.signal == signal.SIGWINCH and self._terminal is not None:
                 self._pass_size()
-            elif received.sender == 0 and received.signal != signal.SIGWINCH:
+            elif received.kernel and received.signal != signal.SIGWINCH:
                 self._send_to_group(received.signal)
             else:
                 os.kill(self.pid, received.signal)

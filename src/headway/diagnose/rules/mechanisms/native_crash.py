@@ -55,5 +55,6 @@ RULE = Rule(
     ends={
         "crash-signal": _banner, "terminate-called": _terminate, "elastic-exit": _code, "loader-killed": _loader,
         "engine-scheduler-code": _code, "torch-spawn-signal": _spawned, "thread-limit": _threads,
+        "box-signal": _code,
     },
 )  # fmt: skip

@@ -14,6 +14,10 @@ def _spawned(evidence: Evidence) -> Grade | None:
     return "supported" if names & {"SIGKILL", "SIGHUP", "SIGQUIT", "9", "1", "3"} else None
 
 
+def _watched(evidence: Evidence) -> Grade | None:
+    return {"9": "proven", "1": "supported", "3": "supported"}.get(evidence.fields.get("signal", ""))  # type: ignore[return-value]
+
+
 def _loader(evidence: Evidence) -> Grade | None:
     return "supported" if "killed" in evidence.fields.get("signal", "").lower() else None
 
@@ -42,5 +46,6 @@ RULE = Rule(
         "ray-eof": "supported", "killed": "supported", "exit-137": "supported", "elastic-exit": _code,
         "elastic-signal": _spawned, "torch-spawn-signal": _spawned, "loader-killed": _loader,
         "engine-scheduler-code": _code, "ray-worker-crashed": "supported", "hangup": "supported",
+        "box-signal": _watched, "box-cut": "supported",
     },
 )  # fmt: skip

@@ -43,6 +43,6 @@ RULE = Rule(
     ends={
         "ray-sigterm": "proven", "driver-sigterm": "proven", "elastic-signal": _spawned, "elastic-exit": _code,
         "torch-spawn-signal": _spawned, "loader-killed": _loader, "exit-143": "supported", "terminated": "supported",
-        "ray-job-stopped": "supported", "k8s-deleted": "open",
+        "ray-job-stopped": "supported", "k8s-deleted": "open", "box-signal": _code,
     },
 )  # fmt: skip

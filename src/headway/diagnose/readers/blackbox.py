@@ -1,0 +1,184 @@
+"""A black box of `headway watch`: what it saw of the run's end, as lines that the rules weigh like any other.
+
+Only what was recorded is said. How a process ended counts as an end only where it was among the first that ended
+badly: what comes after may be teardown. A count of kills speaks against a kill only where it was read after the end.
+"""
+
+import signal
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from headway.diagnose.lines import Source
+from headway.diagnose.readers.recordings import Recorded
+from headway.diagnose.sign import Sign
+from headway.diagnose.sources import opener, text_source
+from headway.guard.blackbox import Box, is_written, read_blackbox
+from headway.guard.boxlog import logs_of
+from headway.guard.boxrecords import Ended, Sent
+from headway.units import format_bytes
+
+NAME = "black-box"
+"""The file that the lines seem to stand in."""
+TOGETHER_S, LAST_S = 1.5, 120.0
+"""Seconds within which ends may have come in any order; seconds before the end in which they belong to it."""
+DAEMONS = r"earlyoom|systemd-oomd|oomd|nohang"
+
+SIGNS = (
+    Sign(
+        "box-signal",
+        "end",
+        ("black box: process ",),
+        r"black box: process (?P<pid>\d+) \((?P<name>.*)\) ended first, by signal (?P<signal>\d+)\b",
+        says="the kernel's own word on how the process ended, and no process had ended badly before it",
+    ),
+    Sign(
+        "box-cut",
+        "end",
+        ("black box: the recording stops",),
+        r"stops without an end",
+        says="headway itself was ended without a word: SIGKILL of everything, or the machine went down",
+    ),
+    Sign(
+        "box-sender",
+        "context",
+        ("black box: signal ",),
+        r"black box: signal (?P<signal>\d+) \S+ to .* was sent by (?P<sender>process (?P<pid>\d+) \((?P<name>.*)\)|"
+        r"a process outside of the container)$",
+        unless=rf"\((?:{DAEMONS})\)$|, of the run$|by the kernel",
+        says="who sent the signal: the kernel names the sender",
+    ),
+    Sign(
+        "oom-daemon",
+        "end",
+        ("black box: signal ",),
+        rf"was sent by process \d+ \((?:{DAEMONS})\)$",
+        says="a user-space guard ended the process under memory pressure",
+    ),
+)
+
+
+def read_box(folder: Path) -> tuple[Box, Recorded]:
+    """A black box, and what it tells. InputError where it cannot be read."""
+    box = read_blackbox(folder)
+    last = box.last
+    lines = tuple(f"{folder.name}: {line}" for line in _about(box))
+    return box, Recorded((last and last.phase) or "", last.step if last else None, lines)
+
+
+def box_sources(folder: Path, run: int = 0) -> list[Source]:
+    """The output that the box kept, and what it saw, as sources. InputError where it cannot be read."""
+    box = read_blackbox(folder)
+    logs = [Source(str(path), opener(path), run) for path in logs_of(folder) if path.stat().st_size]
+    return [*logs, text_source(str(folder / NAME), "\n".join(told(box)) + "\n", run)]
+
+
+def told(box: Box) -> Iterator[str]:
+    """What was seen of the end, one moment a line, in the order of time."""
+    first = {each.pid for each in first_ends(box)}
+    lines = [(each.t, _ended(each, first=each.pid in first)) for each in box.ended if not _well(each)]
+    lines += [(each.t, _sent(each)) for each in box.sent]
+    if box.over is not None:
+        code = 128 + box.over.signal if box.over.signal is not None else box.over.code
+        if code is not None:
+            lines.append((box.over.t, f"the command's exit code: {code}"))
+    elif not is_written(box.folder):
+        t = box.last.t if box.last else box.begun.t
+        lines.append((t, "the recording stops without an end: headway was killed too, or the machine went down"))
+    for t, line in sorted(lines, key=lambda each: each[0]):
+        yield f"{_clock(t + box.begun.zone)} black box: {line}"
+    kills = kernel_kills(box)
+    if kills is not None:
+        yield f"memory.events: oom_kill {kills}"
+
+
+def first_ends(box: Box) -> tuple[Ended, ...]:
+    """Of the processes that ended badly with the run those that were first, if a signal ended them all; else none."""
+    until = box.over.t if box.over is not None else (box.last.t if box.last else box.begun.t)
+    bad = [each for each in box.ended if not _well(each) and each.t >= until - LAST_S]
+    if not bad:
+        return ()
+    start = min(each.t for each in bad)
+    first = tuple(each for each in bad if each.t <= start + max(TOGETHER_S, 2 * box.begun.interval))
+    known = tuple(each for each in first if each.signal is not None)
+    return known if all(each.code is None for each in first) else ()
+
+
+def kernel_kills(box: Box) -> int | None:
+    """How many processes of the control group the kernel killed for memory during the run; None where that cannot be
+    told: nothing counts, or the count is from before the end."""
+    before, after = (box.counters.get(when, {}).get("oom_kill") for when in ("before", "after"))
+    last = box.last.events.get("oom_kill") if box.last else None
+    first = before if before is not None else (box.recent[0].events.get("oom_kill") if box.recent else None)
+    if first is None:
+        return None
+    if after is not None:
+        return max(0, after - first)
+    return last - first if last is not None and last > first else None
+
+
+def _well(each: Ended) -> bool:
+    return each.code == 0 or (each.code is None and each.signal is None)
+
+
+def _clock(t: float) -> str:
+    return datetime.fromtimestamp(t, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+
+
+def signal_name(number: int) -> str:
+    """The name of a signal.
+
+    >>> signal_name(15), signal_name(200)
+    ('SIGTERM', 'signal 200')
+    """
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _ended(each: Ended, *, first: bool) -> str:
+    who = f"process {each.pid} ({each.name})"
+    if each.signal is None:
+        return f"{who} ended with code {each.code}"
+    held = f", holding {format_bytes(each.rss)}" if each.rss else ""
+    if first:
+        return f"{who} ended first, by signal {each.signal} ({signal_name(each.signal)}){held}"
+    return f"{who} ended by {signal_name(each.signal)}{held}"
+
+
+def _sent(each: Sent) -> str:
+    to = f"process {each.pid} ({each.name})" if each.pid is not None else "headway"
+    said = f"signal {each.signal} ({signal_name(each.signal)}) to {to}"
+    if each.kernel:
+        return f"{said} was sent by the kernel"
+    if each.sender is None:
+        return f"{said}; its sender was not seen: {each.why}"
+    if each.sender == 0:
+        return f"{said} was sent by a process outside of the container"
+    return f"{said} was sent by process {each.sender} ({each.sender_name}){', of the run' if each.inside else ''}"
+
+
+def _about(box: Box) -> Iterator[str]:
+    """What the box says of the run, for people."""
+    for name, top in sorted(box.peaks.items(), key=lambda each: -each[1].bytes):
+        where = " ".join(
+            each for each in (top.phase and f"in {top.phase}", top.step is not None and f"of step {top.step}") if each
+        )
+        yield f"{name} counted {format_bytes(top.bytes)} at most{' ' + where if where else ''}"
+    last = box.last
+    if last is not None:
+        ended = box.over.t if box.over is not None else None
+        when = f", {max(0.0, ended - last.t):.1f} s before the end" if ended is not None else ""
+        full = [f"{each.pool} {each.name} {format_bytes(each.used)} of {format_bytes(each.limit)}"
+                for each in last.gauges if each.limit]  # fmt: skip
+        yield f"the last frame{when}: {'; '.join(full) or 'no gauge with a limit'}"
+        for process in last.processes[:3]:
+            yield f"the last frame: {process.name} (pid {process.pid}) held {format_bytes(process.rss)}"
+    before, after = box.counters.get("before", {}), box.counters.get("after", {})
+    for name in sorted(before.keys() & after.keys()):
+        if after[name] > before[name]:
+            yield f"the counter {name} rose from {before[name]} to {after[name]}"
+    yield from (each.text for each in box.forecasts[-2:])
+    yield from (f"the guard: {each.reason}" for each in box.actions[-4:])
+    yield from box.notes
