@@ -4,7 +4,7 @@ from typing import Any
 
 from headway.config.sections import RunSpec
 
-FREE_SECTIONS = frozenset({"memory", "output"})
+FREE_SECTIONS = frozenset({"memory", "guard", "output"})
 FREE_KEYS = frozenset(
     {
         "train.steps",

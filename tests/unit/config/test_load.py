@@ -158,7 +158,7 @@ def test_bad_override(run, override, message):
         (
             "[optimizer]\nlr = 1",
             "[optimizer]: unknown section; lr is train.lr; the sections are model, lora, data, reward, rollout, "
-            "objective, train, eval, memory, output",
+            "objective, train, eval, memory, guard, output",
         ),
         ("[train]\nsteps = 0", "train.steps = 0: must be from 1 to 10000000"),
         ("[train]\nsteps = 8.0", "train.steps = 8.0: must be a whole number, from 1 to 10000000"),
