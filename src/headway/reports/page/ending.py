@@ -1,0 +1,160 @@
+"""How a run ended, and the numbers at the head of its page."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headway.reports.page.curves import Metrics
+from headway.reports.page.files import number, size_of
+from headway.reports.page.records import Comparison, Doctor, Ending, History, PoolChart, Tile, Tone
+from headway.reports.widgets import duration
+from headway.units import format_bytes
+
+CLOSE = 0.9
+"""The share of a limit above which a peak is said to be close to it."""
+
+
+def train_ending(
+    history: History | None, summary: Mapping[str, Any] | None, metrics: Metrics, doctor: Doctor | None, *, running: bool
+) -> Ending:
+    """How a run of `headway train` ended. `summary` is None where there is none of the last process."""
+    steps = metrics.steps if summary is None else size_of(summary.get("steps")) or metrics.steps
+    done = f"{steps} {'step' if steps == 1 else 'steps'}"
+    seconds = None if history is None else history.seconds
+    time = "" if not seconds else f" in {duration(seconds)}"
+    memory, gain = memory_words(history), gain_words(metrics)
+    if running:
+        return Ending("running", "plain", f"The run is going on: {done} so far{time}. {memory}{gain}".strip(), bad=False)
+    if summary is not None:
+        reason = str(summary.get("exit_reason"))[:80]
+        if reason == "finished":
+            return Ending("finished", "good", f"Finished: {done}{time}. {memory}{gain}".strip(), bad=False)
+        sentence = f"Stopped by {reason} after {done}{time}; the same command resumes it. {memory}{gain}"
+        return Ending("stopped", "warn", sentence.strip(), bad=True)
+    if history is None:
+        return Ending("unknown", "warn", f"How it ended is not known: no recording. {done} were finished.", bad=True)
+    told = _told(doctor)
+    if "left by" in history.stopped:
+        sentence = f"{_capital(history.stopped)}, after {done}{time}. {memory}"
+        return Ending("failed", "bad", f"{told}{sentence}".strip(), bad=True)
+    where = f"The recording stops {history.stopped}" if history.stopped else "The recording ends between two phases"
+    sentence = f"{where}, after {done}{time}: the process was killed there, or its end was not recorded. {memory}"
+    return Ending("broke off", "bad", f"{told}{sentence}".strip(), bad=True)
+
+
+def watch_ending(history: History, doctor: Doctor | None, *, running: bool) -> Ending:
+    """How a command under `headway watch` ended."""
+    time = duration(history.seconds)
+    memory = memory_words(history)
+    if running:
+        return Ending("running", "plain", f"The command has been running for {time}. {memory}".strip(), bad=False)
+    if history.exit_code == 0:
+        return Ending("finished", "good", f"The command finished in {time}. {memory}".strip(), bad=False)
+    told = _told(doctor)
+    if history.exit:
+        where = f", {history.stopped}" if history.stopped else ""
+        return Ending("failed", "bad", f"{told}The command: {history.exit}, after {time}{where}. {memory}".strip(), bad=True)
+    where = f" {history.stopped}" if history.stopped else ""
+    sentence = f"The recording stops{where} after {time}: its end was not recorded, so headway itself was killed. {memory}"
+    return Ending("broke off", "bad", f"{told}{sentence}".strip(), bad=True)
+
+
+def _told(doctor: Doctor | None) -> str:
+    """The doctor's sentence, where it has established something."""
+    if doctor is None or doctor.answer is None or doctor.answer.get("mechanism_grade") == "open":
+        return ""
+    sentence = str(doctor.answer.get("sentence", ""))
+    return f"{sentence}{'' if sentence.endswith(('.', '!', '?')) else '.'} " if sentence else ""
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def memory_words(history: History | None) -> str:
+    """The peak beside the limit that counts it, in a sentence.
+
+    >>> memory_words(History(peak=3 << 29))
+    'It held 1.50 GiB at most. '
+    """
+    if history is None or history.peak is None:
+        return ""
+    lowest = tightest(history.pools)
+    if lowest is None:
+        return f"It held {format_bytes(history.peak)} at most. "
+    name, used, limit = lowest
+    share = f"{used / limit:.0%}" if limit else "all"
+    return f"It held {format_bytes(history.peak)} at most; of the tightest limit, {name} ({format_bytes(limit)}), {share} was used. "
+
+
+def gain_words(metrics: Metrics) -> str:
+    """What evaluations say of the gain."""
+    if len(metrics.evaluations) < 2:
+        return ""
+    before, after = (each.get("reward") for each in (metrics.evaluations[0], metrics.evaluations[-1]))
+    return "" if before is None or after is None else f"Held-out answers correct: {before:.1%} before, {after:.1%} after."
+
+
+def tightest(pools: Sequence[PoolChart]) -> tuple[str, int, int] | None:
+    """Of all limits the one of which the largest share was used: its name, the most that counted, its size."""
+    best: tuple[float, str, int, int] | None = None
+    for pool in pools:
+        tops = {curve.name: curve.top for curve in pool.curves if not curve.planned}
+        for limit in pool.ceilings:
+            used = tops.get(limit.curve)
+            if used is None or limit.bytes <= 0:
+                continue
+            found = (used / limit.bytes, limit.name, int(used), limit.bytes)
+            best = found if best is None or found[0] > best[0] else best
+    return None if best is None else best[1:]
+
+
+def tiles(history: History | None, metrics: Metrics, compared: Sequence[Comparison]) -> tuple[Tile, ...]:
+    """The numbers at the head: time, peak against plan and limit, progress."""
+    found = []
+    if metrics.steps:
+        found.append(Tile("steps", f"{metrics.steps:,}", _per_step(metrics)))
+    if history is not None and history.seconds:
+        again = len(history.starts) - 1
+        about = f"started again {again} {'time' if again == 1 else 'times'}" if again > 0 else "running time"
+        found.append(Tile("time", duration(history.seconds), about))
+    if history is not None and history.peak is not None:
+        found.append(Tile("peak memory", format_bytes(history.peak), "processes of the run together"))
+        if (limit := tightest(history.pools)) is not None:
+            name, used, size = limit
+            tone: Tone = "good" if used < CLOSE * size else "warn" if used < size else "bad"
+            found.append(Tile(f"of {name}", f"{used / size:.0%}", f"{format_bytes(used)} of {format_bytes(size)}", tone))
+    found += _planned(compared[0]) if compared else []
+    found += _scores(metrics)
+    speed = metrics.last.get("rollout_tokens_per_s")
+    if speed is not None:
+        found.append(Tile("generated", f"{speed:,.0f} tok/s", "in the last step"))
+    return tuple(found)
+
+
+def _per_step(metrics: Metrics) -> str:
+    seconds = metrics.last.get("seconds")
+    return "" if seconds is None else f"the last took {duration(seconds)}"
+
+
+def _planned(compared: Comparison) -> list[Tile]:
+    """Whether the plan held."""
+    if not compared.measured:
+        return []
+    error = (compared.predicted - compared.measured) / compared.measured
+    over = [row.phase for row in compared.rows if row.measured is not None and row.measured > row.upper]
+    about = f"{format_bytes(compared.predicted)} expected, " + (
+        f"{', '.join(over)} over the bound" if over else "all within the bound"
+    )
+    text = f"{error:+.1%}" if math.isfinite(error) and error < 100 else ">9999%"
+    return [Tile("plan's error", text, about, "bad" if over else "good")]
+
+
+def _scores(metrics: Metrics) -> list[Tile]:
+    if len(metrics.evaluations) >= 2:
+        before, after = (number(each.get("reward")) for each in (metrics.evaluations[0], metrics.evaluations[-1]))
+        if before is not None and after is not None:
+            tone: Tone = "good" if after > before else "warn" if after < before else "plain"
+            return [Tile("held out, correct", f"{after:.1%}", f"{before:.1%} before", tone)]
+    reward = metrics.last.get("reward")
+    return [] if reward is None else [Tile("reward", f"{reward:.3f}", "in the last step")]
