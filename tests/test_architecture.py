@@ -25,7 +25,10 @@ HEAVY_LIBRARIES = {
     *("torch", "transformers", "peft", "accelerate", "safetensors", "gguf", "datasets", "numpy", "pandas", "pyarrow"),
     *("reasoning_gym", "math_verify", "sympy", "tensorboard", "wandb", "ray", "vllm", "sglang"),
 }
-MEASURING = {"headway.facts.probe", "headway.guard.read", "headway.diagnose.live"}
+MEASURING = {
+    *("headway.facts.probe", "headway.guard.read", "headway.guard.gauges", "headway.guard.senders"),
+    "headway.diagnose.live",
+}
 """The only modules that ask this machine."""
 ONLY_IN = {"psutil": MEASURING, "pynvml": MEASURING, "ray": {"headway.cluster.ray"}}
 

@@ -20,10 +20,10 @@ from headway.facts.found import CgroupMemory, Device, NodeMemory, SharedMemory, 
 from headway.facts.machine import Machine
 
 __all__ = [
-    "ROOT", "CgroupMemory", "Device", "NodeMemory", "SharedMemory", "asks_psutil", "bf16_arithmetic",
-    "cgroup_memory", "cgroup_usage_file", "cpu_quota", "describe", "detect", "node_memory", "nvml_device",
-    "nvml_devices", "pod_sign", "ray_object_store", "read_fields", "read_number", "read_text", "shared_memory",
-    "usable_cores", "visible",
+    "MEMORY_FILES", "ROOT", "CgroupMemory", "Device", "NodeMemory", "SharedMemory", "asks_psutil", "bf16_arithmetic",
+    "cgroup_memory", "cgroup_usage_file", "cpu_quota", "describe", "detect", "memory_levels", "node_memory",
+    "nvml_device", "nvml_devices", "pod_sign", "ray_object_store", "read_fields", "read_number", "read_text",
+    "shared_memory", "usable_cores", "visible",
 ]  # fmt: skip
 
 ROOT = Path("/")
@@ -103,7 +103,7 @@ def _psutil_memory() -> NodeMemory:
 def cgroup_usage_file(root: Path = ROOT) -> Path | None:
     """The file that holds what this process's control group uses now; `read_number` reads it."""
     version, levels = _levels("memory", root)
-    files = (level / _FILES[version].current for level in levels)
+    files = (level / MEMORY_FILES[version].current for level in levels)
     return next((file for file in files if file.exists()), None)
 
 
@@ -113,7 +113,7 @@ def cgroup_memory(root: Path = ROOT) -> CgroupMemory | None:
     Nested groups count: a container may have no limit while the pod or the slice above it has one.
     """
     version, levels = _levels("memory", root)
-    names = _FILES[version]
+    names = MEMORY_FILES[version]
     present = [level for level in levels if (level / names.current).exists()]
     if not present:
         return None
@@ -133,19 +133,21 @@ def cgroup_memory(root: Path = ROOT) -> CgroupMemory | None:
     )
 
 
-class _Files(Struct, frozen=True):
+class MemoryFiles(Struct, frozen=True):
+    """Names of a control group's files, and of the file pages in its memory.stat."""
+
     current: str
     limit: str
     peak: str
     cache: tuple[str, str]
 
 
-_FILES = {
-    1: _Files(
+MEMORY_FILES = {
+    1: MemoryFiles(
         "memory.usage_in_bytes", "memory.limit_in_bytes", "memory.max_usage_in_bytes",
         ("total_active_file", "total_inactive_file"),
     ),
-    2: _Files("memory.current", "memory.max", "memory.peak", ("active_file", "inactive_file")),
+    2: MemoryFiles("memory.current", "memory.max", "memory.peak", ("active_file", "inactive_file")),
 }  # fmt: skip
 
 
@@ -157,13 +159,13 @@ def read_number(path: Path) -> int | None:
     return int(text)
 
 
-def _left(level: Path, limit: int, names: _Files) -> int | None:
+def _left(level: Path, limit: int, names: MemoryFiles) -> int | None:
     """What a group may still take."""
     used = _used(level, names)
     return None if used is None else max(0, limit - used)
 
 
-def _used(level: Path, names: _Files) -> int | None:
+def _used(level: Path, names: MemoryFiles) -> int | None:
     """What a group holds, without file pages: the kernel drops them before it kills for memory."""
     current = read_number(level / names.current)
     if current is None:
@@ -173,13 +175,21 @@ def _used(level: Path, names: _Files) -> int | None:
     return max(0, current - cache)
 
 
-def _levels(controller: str, root: Path) -> tuple[int, tuple[Path, ...]]:
-    """Version of the hierarchy that has the controller, and the directories of this process's groups.
+def memory_levels(root: Path = ROOT, process: int | str = "self") -> tuple[int, tuple[Path, ...]]:
+    """Version (1 or 2) of the hierarchy that counts memory, and the directories of a process's groups in it.
+
+    Its own group comes first and the root of the mount last; () where no such hierarchy is mounted.
+    """
+    return _levels("memory", root, process)
+
+
+def _levels(controller: str, root: Path, process: int | str = "self") -> tuple[int, tuple[Path, ...]]:
+    """Version of the hierarchy that has the controller, and the directories of a process's groups.
 
     Its own group comes first and the root of the mount last. A v1 hierarchy of the controller wins over a v2
     mount beside it (hybrid), because then the v2 side does not have the controller.
     """
-    entries = _own_groups(root)
+    entries = _own_groups(root, process)
     version, key = (1, controller) if controller in entries else (2, "")
     if key not in entries:
         return version, ()
@@ -190,10 +200,10 @@ def _levels(controller: str, root: Path) -> tuple[int, tuple[Path, ...]]:
     return version, ()
 
 
-def _own_groups(root: Path) -> dict[str, str]:
-    """Group path by controller from /proc/self/cgroup; the v2 hierarchy has the key ""."""
+def _own_groups(root: Path, process: int | str = "self") -> dict[str, str]:
+    """Group path by controller from /proc/<process>/cgroup; the v2 hierarchy has the key ""."""
     entries = {}
-    for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
+    for line in (read_text(root / f"proc/{process}/cgroup") or "").splitlines():
         _, controllers, path = line.split(":", 2)
         entries.update(dict.fromkeys(controllers.split(","), path))
     return entries

@@ -22,8 +22,8 @@ from headway.facts.probe import (
 )
 
 __all__ = [
-    "FORKED", "CgroupMemory", "NodeMemory", "ProcessFiles", "ProcessMemory", "Stat", "cgroup_memory", "descendants",
-    "node_memory", "process_status", "reset_peak", "tree_rss",
+    "FORKED", "YOUNG_TICKS", "CgroupMemory", "NodeMemory", "ProcessFiles", "ProcessMemory", "Stat", "cgroup_memory",
+    "descendants", "node_memory", "process_status", "reset_peak", "tree_rss",
 ]  # fmt: skip
 
 
@@ -254,9 +254,10 @@ class ProcessFiles:
         found = re.search(rb"^Pss: +(\d+) kB", self._read(pid, "smaps_rollup"), re.MULTILINE)
         return None if found is None else int(found[1]) << 10
 
-    def groups(self, pid: int) -> str:
-        """Its control groups."""
-        return self._read(pid, "cgroup").decode(errors="replace")
+    def uptime_ticks(self) -> int:
+        """Clock ticks since boot, the unit of `Stat.start`; 0 where that cannot be read."""
+        words = read_bytes(f"{self._base}uptime").split()
+        return int(float(words[0]) * 100) if words else 0
 
     def _read(self, pid: int, name: str) -> bytes:
         return read_bytes(f"{self._base}{pid}/{name}")
