@@ -254,6 +254,11 @@ class ProcessFiles:
         found = re.search(rb"^Pss: +(\d+) kB", self._read(pid, "smaps_rollup"), re.MULTILINE)
         return None if found is None else int(found[1]) << 10
 
+    def process_of(self, thread: int) -> int | None:
+        """The process that a thread is of; None where it is gone."""
+        found = re.search(rb"^Tgid:\s+(\d+)", self._read(thread, "status"), re.MULTILINE)
+        return None if found is None else int(found[1])
+
     def uptime_ticks(self) -> int:
         """Clock ticks since boot, the unit of `Stat.start`; 0 where that cannot be read."""
         words = read_bytes(f"{self._base}uptime").split()
