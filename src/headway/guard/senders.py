@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.guard.read import ProcessFiles
 
@@ -32,7 +33,7 @@ SIGNALS = tuple(
 
 
 class Sent(Struct, frozen=True):
-    """One signal: `t` in Unix time, who sent it (`sender`, its `sender_name`, `sender_command` while it lives) to whom.
+    """One signal: `t` in Unix time, who sent it to whom; `sender_command` only where the sender was still at it.
 
     `code` is siginfo's: 0 from `kill`, 128 from the kernel itself, positive others from a fault of the target's own.
 
@@ -62,11 +63,11 @@ class Sent(Struct, frozen=True):
         if self.by_kernel:
             during = f", while process {self.sender} ({self.sender_name}) ran" if self.sender_name else ""
             return f"{what}, sent by the kernel itself{during}"
-        if self.code is not None and self.code > 0 and self.sender == self.target:
-            return f"{what}, for a fault of its own"
+        if self.sender == self.target:
+            return f"{what}, " + ("for a fault of its own" if (self.code or 0) > 0 else "sent by itself")
         if self.sender is None:
             return f"{what}, sender not known"
-        name = self.sender_command or self.sender_name
+        name = ": ".join(filter(None, (self.sender_name, self.sender_command)))
         return f"{what}, sent by process {self.sender}" + (f" ({name})" if name else "")
 
 
@@ -79,8 +80,8 @@ def signal_name(number: int) -> str:
 
 
 _LINE = re.compile(
-    r"^ *(?P<name>.*)-(?P<tid>\d+) +(?:\(.{7}\) +)?\[\d+\] +\S+ +(?P<t>\d+\.\d+): signal_generate: sig=(?P<signal>\d+)"
-    r" errno=-?\d+ code=(?P<code>-?\d+) comm=(?P<target_name>.*) pid=(?P<target>\d+) grp=\d+ res=\d+\s*$"
+    r"^ *(?P<name>.*)-(?P<tid>\d+) +(?:\(.{7}\) +)?\[\d+\] +\S+ +(?P<t>\d+\.\d+): signal_generate:"
+    r" sig=(?P<signal>\d+) errno=-?\d+ code=(?P<code>-?\d+) comm=(?P<target_name>.*) pid=(?P<target>\d+) grp=\d+ res=\d+\s*$"
 )
 
 
@@ -206,9 +207,11 @@ class SignalTrace:
     def _known(self, sent: Sent) -> Sent:
         """With the sender's process in place of its thread, and its command line, while it lives."""
         assert sent.sender is not None, "the kernel's line names who was running"
+        stat = self._files.stat(sent.sender)
+        same = stat is not None and stat.name == sent.sender_name  # it may have become another program since
         process = self._files.process_of(sent.sender) or sent.sender
-        command = self._files.command(process)[:200] or None
-        return Sent(sent.t, sent.signal, sent.target, process, sent.sender_name, sent.target_name, sent.code, command)
+        command = self._files.command(process)[:200] if same else ""
+        return replace(sent, sender=process, sender_command=command or None)
 
 
 def _why_not() -> str | None:
@@ -216,7 +219,11 @@ def _why_not() -> str | None:
         return "only Linux traces signals"
     if os.geteuid() != 0:
         return "only root may read the kernel's trace of signals, and headway does not run as root"
-    if os.readlink("/proc/self/ns/pid") != _FIRST_PID_NAMESPACE:
+    try:
+        namespace = os.readlink("/proc/self/ns/pid")
+    except OSError as error:
+        return f"this process's namespace is not known ({error.strerror})"
+    if namespace != _FIRST_PID_NAMESPACE:
         return "the kernel's trace names the host's process numbers, which this container does not see"
     return None
 
@@ -274,7 +281,7 @@ def _remove(folder: int, name: str) -> None:
 
 
 class OwnSignals:
-    """Signals to this process, each with its sender, as a context manager. Enter it in the main thread.
+    """Signals to this process, each with its sender, as a context manager. Enter it before other threads run.
 
     The signals are blocked and fetched by a thread, which calls `on_signal`: they do nothing else any more, and
     Python's own handlers for them do not run. A child inherits the block, so start it with `preexec_fn=unblock` of
