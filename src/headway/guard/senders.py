@@ -81,7 +81,8 @@ def signal_name(number: int) -> str:
 
 _LINE = re.compile(
     r"^ *(?P<name>.*)-(?P<tid>\d+) +(?:\(.{7}\) +)?\[\d+\] +\S+ +(?P<t>\d+\.\d+): signal_generate:"
-    r" sig=(?P<signal>\d+) errno=-?\d+ code=(?P<code>-?\d+) comm=(?P<target_name>.*) pid=(?P<target>\d+) grp=\d+ res=\d+\s*$"
+    r" sig=(?P<signal>\d+) errno=-?\d+ code=(?P<code>-?\d+) comm=(?P<target_name>.*)"
+    r" pid=(?P<target>\d+) grp=\d+ res=\d+\s*$"
 )
 
 
