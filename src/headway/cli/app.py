@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from headway import __version__
-from headway.cli import doctor, plan, size, train
+from headway.cli import doctor, plan, report, size, train
 from headway.errors import HeadwayError, InputError
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ app.command("train")(train.train)
 app.command("plan")(plan.plan)
 app.command("size")(size.size)
 app.command("doctor")(doctor.doctor)
+app.command("report")(report.report)
 
 
 def _print_version(asked: bool) -> None:

@@ -45,7 +45,7 @@ def doctor(
 
         typer.echo(explained(explain))
         return
-    found = _diagnose(logs or [], run or [], script, machine, live=live)
+    found = diagnosed(logs or [], run or [], script, machine, live=live)
     if termination_log is not None:
         _write(termination_log, found.sentence)
     if as_json:
@@ -61,9 +61,10 @@ def doctor(
     raise typer.Exit(found.exit_code)
 
 
-def _diagnose(
+def diagnosed(
     logs: list[str], runs: list[str], script: Path | None, machine: str | None, *, live: bool
 ) -> "Diagnosis":
+    """What ended a run, as the command says it. InputError for what cannot be read."""
     from msgspec.structs import replace
 
     from headway.diagnose.compare import compare
