@@ -71,6 +71,10 @@ class Engine(Protocol):
         """End the answers in flight as soon as possible; they finish with "abort"."""
         ...
 
+    def shrink(self, longest: int) -> int:
+        """Answer half as many at once from now on, one of `longest` tokens at least; returns the budget in bytes."""
+        ...
+
     def close(self) -> None:
         """Release everything."""
         ...

@@ -73,6 +73,10 @@ class FakeEngine:
         """End the answers in flight, or the next generate() if there are none."""
         self._aborted = True
 
+    def shrink(self, longest: int) -> int:  # noqa: ARG002 (it holds no cache)
+        """There is nothing to make smaller."""
+        return 0
+
     def close(self) -> None:
         """Refuse to generate from now on."""
         self._asleep = True

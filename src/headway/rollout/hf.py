@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from headway.facts.configs import trained_from_config
 from headway.rollout.engine import Completion, Request, SamplingParams
 from headway.rollout.kvcache import SlabCache, compaction
-from headway.rollout.kvplan import PREFILL_TOKENS, split_batches
+from headway.rollout.kvplan import PREFILL_TOKENS, kv_token_bytes, split_batches
 from headway.rollout.sampling import choose, uniforms
 from headway.rollout.stopping import StopWatch, visible_text
 
@@ -86,7 +86,7 @@ class HfEngine:
         base: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
         self._model = base
         self._tokenizer = tokenizer
-        self._kv_budget = kv_budget
+        self._kv_budget, self._largest_cache = kv_budget, 0
         self._shape = trained_from_config(base.config.model_type, base.config.to_dict())
         embedding = base.get_input_embeddings().weight
         self._dtype: torch.dtype = embedding.dtype
@@ -143,6 +143,13 @@ class HfEngine:
         """
         self._aborted = True
 
+    def shrink(self, longest: int) -> int:
+        """Halve the budget, or the largest cache there was where that is less; what one answer needs stays."""
+        least = longest * kv_token_bytes(self._shape, self._dtype.itemsize)
+        now = min(self._kv_budget, self._largest_cache or self._kv_budget)
+        self._kv_budget, self._largest_cache = max(least, now // 2), 0
+        return self._kv_budget
+
     def close(self) -> None:
         """Let go of the model."""
         self._model = None
@@ -152,6 +159,8 @@ class HfEngine:
         """Generate one batch; its cache lives as long as this call."""
         prompt = len(answers[0].request.prompt_ids)
         capacity = prompt + params.max_answer
+        size = len(answers) * capacity * kv_token_bytes(self._shape, self._dtype.itemsize)
+        self._largest_cache = max(self._largest_cache, size)
         cache = SlabCache(self._shape, len(answers), prompt, capacity, self._dtype, self._device)
         batch = self._prefill(answers, cache, params)
         cache.begin_answers()

@@ -3,12 +3,13 @@
 import gc
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from msgspec import to_builtins
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
@@ -18,6 +19,7 @@ from headway.config.source import ModelSource
 from headway.errors import HeadwayError, InputError
 from headway.facts.machine import Machine
 from headway.facts.workload import DTYPE_BYTES
+from headway.guard.frame import Action
 from headway.guard.recorder import Recorder
 from headway.plan.ledger import Phase
 from headway.rollout.data import ProblemSet, load_problems
@@ -29,7 +31,8 @@ from headway.rollout.samples import Sample
 from headway.train import checkpoint
 from headway.train.checkpoint import Progress
 from headway.train.device import CudaMeter
-from headway.train.failures import Failure, PoolState, naming_failures, pool_state
+from headway.train.failures import Failure, PoolState, give_back, naming_failures, pool_state
+from headway.train.guard import Guarded, Watch, action_line
 from headway.train.lora import add_adapters
 from headway.train.memory import trim
 from headway.train.metrics import Writers
@@ -38,6 +41,7 @@ from headway.train.optim import AdamW
 from headway.train.output import RunFolder, append
 from headway.train.stop import Stop
 from headway.train.update import Accumulated, Pass
+from headway.units import format_bytes
 
 
 class View(Protocol):
@@ -74,6 +78,10 @@ class Job:
     mark: dict[str, Any]
     seconds_before: float
     opened_at: float
+    watch: Watch
+    longest_answer: int
+    largest_batch: int = 0
+    stepping: bool = False
     split_in_a_row: int = 0
     told_in_step: int = 0
 
@@ -94,6 +102,7 @@ class Job:
     def phase(self, phase: Phase, step: int) -> Iterator[None]:
         """Record a phase; afterwards freed memory goes back to the system, so that the next peak is its own."""
         self.view.phase(phase, step)
+        self.watch.at(phase, step)
         with self.recorder.phase(phase, step), naming_failures(phase, self.pool_state):
             yield
             gc.collect()
@@ -113,6 +122,7 @@ class Job:
 
     def learn_from(self, passes: Accumulated) -> None:
         """Halve the cap for the rest of the run where memory ran out over a micro-batch in two updates in a row."""
+        self.largest_batch = passes.largest
         self.split_in_a_row = 0 if passes.failed is None else self.split_in_a_row + 1
         if passes.failed is not None and self.split_in_a_row > 1:
             self.shrink_cap(passes.failed // 2, "memory ran out over larger ones in two updates in a row")
@@ -122,6 +132,34 @@ class Job:
         if cap < self.how.cap:
             self.how = replace(self.how, cap=max(1, cap))
             self.view.message(f"micro-batches now have at most {self.how.cap:,} tokens: {reason}")
+
+    def heed(self) -> None:
+        """Do what the guard decided, where the run may be saved; StopRequested where it or a signal asked to stop."""
+        for action in self.watch.take():
+            if action.name == "free":
+                give_back()
+            elif action.name == "checkpoint":
+                self.save()
+            elif action.name == "shrink":
+                self.shrink_cap(min(self.how.cap, self.largest_batch or self.how.cap) // 2, "the guard")
+                budget = self.engine.shrink(self.longest_answer)
+                self.view.message(f"the KV cache now has at most {format_bytes(budget)}: the guard")
+        self.stop.check()
+
+    @contextmanager
+    def changing_weights(self) -> Iterator[None]:
+        """Inside, and after an exception from there, weights and optimizer belong to no step: nothing is saved."""
+        self.stepping = True
+        yield
+        self.stepping = False
+
+    def rescue(self) -> None:
+        """Memory ran out for good: save what is whole, if that much memory is left."""
+        self.drop_gradients()
+        if not self.stepping:
+            give_back()
+            with suppress(HeadwayError):
+                self.save()
 
     def elapsed(self) -> float:
         """Seconds of the whole run, resumes included, from the end of each load."""
@@ -174,6 +212,7 @@ def open_job(
     source: ModelSource,
     machine: Machine,
     expected: Mapping[Phase, int],
+    guarded: Guarded,
     longest_allowed: int,
     folder: RunFolder,
     view: View,
@@ -191,14 +230,17 @@ def open_job(
                 on_reading=view.memory,
             )
         )  # fmt: skip
+        watch = stack.enter_context(_watch(spec, machine, guarded, recorder, view, stop))
+        watch.at(Phase.LOAD, 0)
         view.phase(Phase.LOAD, 0)
         with recorder.phase(Phase.LOAD, 0), naming_failures(Phase.LOAD, lambda: pool_state(machine, device)):
             folders = () if spec.reward.folder is None else (spec.reward.folder,)
             scorer = stack.enter_context(closing(make_scorer(spec.reward, spec.data, folders, folder.reward_log)))
+            watch.rewards = scorer.pids
             loaded = load(source, spec.model, device, spec.train.seed)
             reference = _frozen_copy(source, spec, device)
             problems = load_problems(spec.data, spec.eval, loaded.tokenizer, spec.train.seed)
-            _check(problems, loaded, spec)
+            longest_answer = _check(problems, loaded, spec)
             scorer.check((*problems.train, *problems.held_out))
             model = _trainable(loaded, spec)
             engine = HfEngine(model, loaded.tokenizer, spec.rollout.kv_budget, device)
@@ -220,7 +262,8 @@ def open_job(
         yield Job(
             spec=spec, machine=machine, folder=folder, model=model, tokenizer=loaded.tokenizer, reference=reference,
             engine=engine, scorer=scorer, problems=problems, optimizer=optimizer, recorder=recorder, writers=writers,
-            view=view, stop=stop, longest_allowed=longest_allowed, progress=progress, mark=mark,
+            view=view, stop=stop, watch=watch, longest_answer=longest_answer,
+            longest_allowed=longest_allowed, progress=progress, mark=mark,
             seconds_before=progress.seconds, opened_at=time.monotonic(),
             how=Pass(spec.rollout.temperature or 1.0, spec.train.logprob_chunk, spec.train.cap, pad or 0, device),
         )  # fmt: skip
@@ -258,17 +301,27 @@ def _frozen_copy(source: ModelSource, spec: RunSpec, device: torch.device) -> nn
     return load(source, spec.model, device, spec.train.seed).model.eval().requires_grad_(False)
 
 
-def _check(problems: ProblemSet, loaded: LoadedModel, spec: RunSpec) -> None:
-    """What can only be checked once the problems are there."""
+def _check(problems: ProblemSet, loaded: LoadedModel, spec: RunSpec) -> int:
+    """What can only be checked once the problems are there; the most tokens of a prompt with its answer."""
     if len(problems.train) < spec.rollout.prompts:
         raise InputError(
             f"rollout.prompts = {spec.rollout.prompts}: there are only {len(problems.train)} training problems; "
             "set rollout.prompts lower or give more problems"
         )
-    longest = max(len(problem.prompt_ids) for problem in (*problems.train, *problems.held_out))
-    sequences_in_flight(
-        loaded.shape, DTYPE_BYTES[spec.model.dtype], spec.rollout.kv_budget, longest + spec.rollout.max_answer
-    )
+    prompt = max(len(problem.prompt_ids) for problem in (*problems.train, *problems.held_out))
+    longest = prompt + spec.rollout.max_answer
+    sequences_in_flight(loaded.shape, DTYPE_BYTES[spec.model.dtype], spec.rollout.kv_budget, longest)
+    return longest
+
+
+def _watch(spec: RunSpec, machine: Machine, guarded: Guarded, recorder: Recorder, view: View, stop: Stop) -> Watch:
+    """The guard of this run, which records and shows each action."""
+
+    def decided(action: Action) -> None:
+        recorder.note("action", to_builtins(action))
+        view.message(action_line(action))
+
+    return Watch(spec.guard, machine, guarded, decided, stop.ask)
 
 
 def _resume(

@@ -5,6 +5,7 @@ import time
 
 import torch
 
+from headway.errors import LimitReachedError
 from headway.plan.ledger import Phase
 from headway.rollout.data import prompts_for_step
 from headway.rollout.samples import Sample, collect
@@ -22,7 +23,7 @@ from headway.train.update import accumulate, make_update, score
 
 
 def train(job: Job) -> str:
-    """Train to the last step; returns "finished", or the name of the signal that asked the run to stop.
+    """Train to the last step; returns "finished", or who asked the run to stop: a signal's name, or "guard".
 
     A stop drops unfinished gradients and answers and saves what is done, so that a resume repeats nothing else.
     """
@@ -32,6 +33,7 @@ def train(job: Job) -> str:
         if progress.step == 0 and progress.updates == 0:
             evaluate(job, 0)
         while progress.step < job.spec.train.steps:
+            job.heed()
             one_step(job)
             if job.due(job.spec.eval.every) or progress.step == job.spec.train.steps:
                 evaluate(job, progress.step)
@@ -41,6 +43,9 @@ def train(job: Job) -> str:
         job.drop_gradients()
         job.save()
         return str(request)
+    except LimitReachedError:
+        job.rescue()
+        raise
     return "finished"
 
 
@@ -86,6 +91,7 @@ def one_step(job: Job) -> None:
 
     stats, trained = LossStats.from_dict(progress.sums), 0
     while progress.updates < spec.train.updates:
+        job.heed()
         update = make_update(
             samples, job.part(kept, progress.updates), advantages.flatten().tolist(),
             progress.old_logprobs, progress.ref_logprobs, spec.objective, spec.rollout.max_answer,
@@ -93,7 +99,7 @@ def one_step(job: Job) -> None:
         with job.phase(Phase.TRAIN, step), clock.time("train"):
             passes = accumulate(job.model, update, spec.objective, job.how, job.stop.check, job.failed)
             job.learn_from(passes)
-        with job.phase(Phase.STEP, step), clock.time("step"):
+        with job.changing_weights(), job.phase(Phase.STEP, step), clock.time("step"):
             lr = learning_rate(spec.train, progress.optimizer_steps, job.optimizer_steps)
             norm = update_parameters(job, lr)
         stats, trained = stats + passes.stats, trained + passes.trained

@@ -14,6 +14,7 @@ from headway.facts.machine import Machine
 from headway.guard.recorder import PhasePeak
 from headway.plan.ledger import Ledger, Phase
 from headway.train import loop, memory
+from headway.train.guard import Guarded
 from headway.train.job import Job, View, final_folder, open_job
 from headway.train.model import prepare, save_model
 from headway.train.output import RunFolder, write_text
@@ -42,7 +43,9 @@ def run(
         if not folder.started():
             write_text(folder.runspec, dump(spec))
         source = prepare(source, view.message)
-        with open_job(spec, source, machine, expected_peaks(ledger), longest_allowed, folder, view, stop) as job:
+        with open_job(
+            spec, source, machine, expected_peaks(ledger), guarded(spec, ledger), longest_allowed, folder, view, stop
+        ) as job:
             for change in changed:
                 view.message(f"changed since the run last started: {change}")
             write_text(folder.runspec, dump(spec))
@@ -85,6 +88,7 @@ def summarise(job: Job, reason: str, ledger: Ledger) -> dict[str, Any]:
         "signal": None if job.stop.signal is None else int(job.stop.signal),
         "eval_before": job.folder.evaluation(0),
         "eval_after": job.folder.evaluation(job.progress.step),
+        "guard": dict(job.watch.done),
         "dropped_samples": job.folder.total("dropped"),
         "dropped_long_prompts": job.problems.dropped_long,
         "reward_failures": dict(job.scorer.failures),
@@ -95,6 +99,14 @@ def summarise(job: Job, reason: str, ledger: Ledger) -> dict[str, Any]:
         "phases": phase_rows(ledger, pool, peaks),
         "output": str(job.folder.root),
     }
+
+
+def guarded(spec: RunSpec, ledger: Ledger) -> Guarded:
+    """What the guard holds the run against. A `memory.limit` that the plan is over was waived by who started it."""
+    planned = {pool: ledger.upper(pool) for pool in ledger.pools()}
+    limit = spec.memory.limit
+    waived = limit is not None and ledger.peak(ledger.pools()[0]).bytes > limit
+    return Guarded(None if waived else limit, planned)
 
 
 def expected_peaks(ledger: Ledger) -> dict[Phase, int]:

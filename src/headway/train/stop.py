@@ -1,4 +1,4 @@
-"""A request to stop: Ctrl-C or SIGTERM ends the run at the next safe point, a second Ctrl-C at once."""
+"""A request to stop: Ctrl-C, SIGTERM or the guard ends the run at the next safe point, a second Ctrl-C at once."""
 
 import os
 import signal
@@ -8,20 +8,31 @@ from types import FrameType
 
 
 class StopRequested(Exception):  # noqa: N818 (a request, not an error)
-    """Raised at a safe point after a signal came; unfinished gradients are dropped above."""
+    """Raised at a safe point after someone asked to stop; unfinished gradients are dropped above."""
 
 
 class Stop:
-    """Remembers the signal that asked the run to stop. `interrupt` is called then: it ends what takes long."""
+    """Remembers who asked the run to stop, and the signal if it was one.
+
+    `interrupt` is called then: it ends what takes long.
+    """
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
+        self.reason: str | None = None
         self.interrupt: Callable[[], None] | None = None
 
+    def ask(self, reason: str) -> None:
+        """Stop at the next safe point, for `reason`: the first that is given counts. Safe from another thread."""
+        if self.reason is None:
+            self.reason = reason
+            if self.interrupt is not None:
+                self.interrupt()
+
     def check(self) -> None:
-        """Raise StopRequested if a signal came."""
-        if self.signal is not None:
-            raise StopRequested(self.signal.name)
+        """Raise StopRequested if someone asked."""
+        if self.reason is not None:
+            raise StopRequested(self.reason)
 
 
 @contextmanager
@@ -31,8 +42,7 @@ def on_signals(stop: Stop) -> Iterator[None]:
     def handle(number: int, _frame: FrameType | None) -> None:
         if stop.signal is None:
             stop.signal = signal.Signals(number)
-            if stop.interrupt is not None:
-                stop.interrupt()
+            stop.ask(stop.signal.name)
         elif number == signal.SIGINT:
             os._exit(130)
 

@@ -167,11 +167,13 @@ def score(
 class Accumulated:
     """What the passes of one optimizer step gave. `trained` are the tokens of the samples that have a gradient.
 
-    `failed` are the tokens of the smallest micro-batch of several samples over which memory ran out; None if none.
+    `largest` are the tokens of the largest micro-batch, padding included; `failed` those of the smallest one of
+    several samples over which memory ran out, None if none.
     """
 
     stats: LossStats
     trained: int
+    largest: int
     failed: int | None
 
 
@@ -211,7 +213,13 @@ def accumulate(
     if dropped and not parts:
         raise LimitReachedError(_nothing_left(failure))
     trained = sum(sample.tokens for index, sample in enumerate(update.samples) if index not in dropped)
-    return Accumulated(stats + lost, trained, failed)
+    largest = max((_tokens(update.samples, part) for part in parts), default=0)
+    return Accumulated(stats + lost, trained, largest, failed)
+
+
+def _tokens(samples: Sequence[Sample], part: Part) -> int:
+    """Tokens of a micro-batch, padding included."""
+    return len(part.group) * max(samples[index].tokens for index in part.group)
 
 
 def _forward(

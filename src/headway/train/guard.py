@@ -1,0 +1,142 @@
+"""The guard beside a run: a thread shows it frames; what it decides waits for the next safe point of the loop."""
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from msgspec.structs import replace
+
+from headway.config.sections import GuardSection
+from headway.facts.machine import Machine
+from headway.guard.forecast import Forecast
+from headway.guard.frame import Action, Frame, Gauge
+from headway.guard.frames import Frames, interval
+from headway.guard.policies import Guard
+from headway.guard.tree import Tree
+from headway.plan.ledger import Phase
+
+STOPPED = "guard"
+"""What a run that the guard stopped gives as its reason."""
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """What a run is held against beside the machine's own counters, in bytes.
+
+    `limit` is the RunSpec's `memory.limit` for the process tree, None where there is none or where the user started
+    the run although its plan is over it; `planned` the plan's upper bound by pool.
+
+    >>> Guarded(None, {"node[0].host": 2 << 30}).limit
+    """
+
+    limit: int | None
+    planned: dict[str, int]
+
+
+def action_line(action: Action) -> str:
+    """What is shown of an action."""
+    would = "would " if action.dry else ""
+    return f"guard: {would}{action.name}: {action.reason}"
+
+
+class Watch:
+    """Guards this process and its descendants between `__enter__` and `__exit__`.
+
+    `decided` is called in the watching thread with each action, dry ones included; `stop` with each stop. Processes
+    whose pids `rewards` gives are told apart as such.
+    """
+
+    def __init__(
+        self,
+        section: GuardSection,
+        machine: Machine,
+        guarded: Guarded,
+        decided: Callable[[Action], None],
+        stop: Callable[[str], None],
+    ) -> None:
+        self._guard = Guard(section.policy, section.dry, guarded.planned)
+        self._machine, self._limit = machine, guarded.limit
+        self._decided, self._stop = decided, stop
+        self.rewards: Callable[[], tuple[int, ...]] = tuple
+        self.done: Counter[str] = Counter()
+        self._where: tuple[str | None, int | None] = (None, None)
+        self._waiting: list[Action] = []
+        self._lock, self._ended = threading.Lock(), threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="headway-guard", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the thread. What ended it early is raised, unless something else is on its way."""
+        self._ended.set()
+        self._thread.join()
+        if self._error is not None and error is None:
+            raise self._error
+
+    def at(self, phase: Phase, step: int) -> None:
+        """A phase begins; what follows it counts to it until the next begins."""
+        self._where = (str(phase), step)
+
+    def take(self) -> list[Action]:
+        """The actions that wait to be done, the mildest first. A frozen guard must not pass for a calm one: raises
+        what ended its thread."""
+        if self._error is not None:
+            raise self._error
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+        return waiting
+
+    @property
+    def forecasts(self) -> tuple[Forecast, ...]:
+        """The gauges that grow."""
+        return self._guard.forecasts
+
+    def _run(self) -> None:
+        try:
+            tree = Tree(os.getpid())
+            frames = Frames(tree, machine=self._machine)
+            try:
+                before: Frame | None = None
+                wait = 0.0
+                while not self._ended.wait(wait):
+                    frame = self._with_own(frames.take(*self._where))
+                    self._see(frame)
+                    wait, before = interval(before, frame), frame
+            finally:
+                frames.close()
+                tree.close()
+        except BaseException as error:  # noqa: BLE001 - kept for the loop, which raises it
+            self._error = error
+
+    def _see(self, frame: Frame) -> None:
+        for action in self._guard.see(frame):
+            self.done[action.name] += not action.dry
+            self._decided(action)
+            if action.dry or action.name == "warn":
+                continue
+            if action.name == "stop":
+                self._stop(STOPPED)
+                continue
+            with self._lock:
+                self._waiting.append(action)
+
+    def _with_own(self, frame: Frame) -> Frame:
+        """The frame with the gauge of `memory.limit` first, and with the reward's processes named."""
+        rewards = set(self.rewards())
+        processes = tuple(
+            replace(process, role="reward") if process.pid in rewards else process for process in frame.processes
+        )
+        if self._limit is None:
+            return replace(frame, processes=processes)
+        used = sum(process.rss for process in processes)
+        own = Gauge(self._machine.pools[0].name, "memory.limit", used, self._limit)
+        return replace(frame, gauges=(own, *frame.gauges), processes=processes)
