@@ -74,8 +74,10 @@ def diagnosed(
 
     sources = sources_of(logs, runs, live=live)
     settings = _settings(logs + runs, script, machine)
-    recorded = _recordings([source.name for source in sources])
-    recorded += _boxes(logs + runs)
+    told = _recordings([source.name for source in sources])
+    # a recording's header describes every limit of the machine, which is no evidence that one was reached
+    sources = [source for source in sources if source.name not in told]
+    recorded = [*told.values(), *_boxes(logs + runs)]
     if recorded:
         settings = replace(settings, phase=recorded[-1].phase, step=recorded[-1].step)
     found = diagnose(sources, settings)
@@ -109,14 +111,14 @@ def _of_script(script: Path, step: int | None) -> "Settings":
         return Settings(notes=(f"--script {error}",))
 
 
-def _recordings(names: list[str]) -> "list[Recorded]":
-    """What the recordings among the sources tell."""
-    paths = [Path(name) for name in names if name.endswith(".jsonl")]
-    if not paths:
-        return []
+def _recordings(names: list[str]) -> "dict[str, Recorded]":
+    """What the recordings among the sources tell, by name."""
+    names = [name for name in names if name.endswith(".jsonl") and Path(name).is_file()]
+    if not names:
+        return {}
     from headway.diagnose.readers.recordings import read
 
-    return [told for path in paths if path.is_file() and (told := read(path)) is not None]
+    return {name: told for name in names if (told := read(Path(name))) is not None}
 
 
 def _boxes(words: list[str]) -> "list[Recorded]":

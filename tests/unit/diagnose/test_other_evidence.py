@@ -62,6 +62,15 @@ class TestRecording:
         assert (found["answer"]["phase"], found["answer"]["step"]) == ("train", 8)
         assert any("stops inside train of step 8" in line for line in found["context"])
 
+    def test_the_limits_in_its_header_are_no_evidence(self, recording):
+        row = json.loads(recording.read_text().splitlines()[0])
+        limit = {"name": "shm free", "bytes": 1, "consequence": "who writes there dies of a bus error", "source": ""}
+        row["machine"]["pools"][0]["limits"].append(limit)
+        recording.write_text(json.dumps(row) + "\n")
+        killed_in(recording, "train", 8)
+        found = json.loads(CliRunner().invoke(app, ["doctor", str(recording), "--json"]).stdout)
+        assert found["answer"]["mechanism"] == "unknown"
+
 
 class TestLive:
     @pytest.fixture
