@@ -7,18 +7,27 @@ import json
 import os
 import sys
 import warnings
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headway.errors import DoesNotFitError
+from headway.errors import DoesNotFitError, LimitReachedError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from headway.cli.planning import TrainPlan
     from headway.config.sections import RunSpec
+
+
+class OnLimit(StrEnum):
+    """What follows a stop at a memory limit."""
+
+    STOP = "stop"
+    RESUME = "resume"
+
 
 RUN_HELP = "RunSpec, a TOML file."
 TRAINER = "headway"
@@ -35,6 +44,11 @@ def train(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print summary.json (with --dry-run: the plan) at the end.")
     ] = False,
+    on_limit: Annotated[
+        OnLimit,
+        typer.Option("--on-limit", help="At a memory limit: stop, or go on in a fresh process from the checkpoint."),
+    ] = OnLimit.STOP,
+    tries: Annotated[int, typer.Option("--tries", hidden=True, min=0)] = 0,
 ) -> None:
     """Train a model inside the memory there is."""
     from rich.console import Console
@@ -62,11 +76,31 @@ def train(
         raise DoesNotFitError(refusal(planned.ledger, verdicts, advice))
     if dry_run:
         return
-    summary = _run(spec, found, console)
+    summary = _run_or_go_on(spec, found, console, tries if on_limit is OnLimit.RESUME else None)
     if as_json:
         print_json(summary)
-    if summary["exit_reason"] != "finished":
+    if summary["signal"] is not None and summary["exit_reason"] != "finished":
         raise typer.Exit(128 + summary["signal"])
+    if summary["exit_reason"] == "guard":
+        raise typer.Exit(LimitReachedError.exit_code)
+
+
+def _run_or_go_on(spec: "RunSpec", found: "TrainPlan", console: "Console", tries: int | None) -> dict[str, Any]:
+    """The summary of a run that did not end at a limit, or that is not to go on (`tries` is None)."""
+    from headway.cli.again import go_on, place
+
+    assert spec.output.dir is not None, "the loader sets it"
+    checkpoints = spec.output.dir / "checkpoints"
+    before = place(checkpoints)
+    try:
+        summary = _run(spec, found, console)
+    except LimitReachedError as error:
+        if tries is None:
+            raise
+        go_on(before, place(checkpoints), tries, f"headway: {error}")
+    if tries is not None and summary["exit_reason"] == "guard" and summary["signal"] is None:
+        go_on(before, place(checkpoints), tries, "headway: the guard stopped the run before a limit")
+    return summary
 
 
 def _run(spec: "RunSpec", found: "TrainPlan", console: "Console") -> dict[str, Any]:
