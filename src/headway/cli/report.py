@@ -82,7 +82,8 @@ def _doctor(run: "Run") -> "Doctor":
         logs = [str(run.folder)]
     else:
         found = sorted(path for path in run.folder.iterdir() if path.suffix in LOGS and path.is_file())
-        logs = [str(path) for path in (*found, run.folder / "recording.jsonl") if path.is_file() and path.stat().st_size]
+        found.append(run.folder / "recording.jsonl")
+        logs = [str(path) for path in found if path.is_file() and path.stat().st_size]
     if not logs:
         return Doctor(None, "the folder holds no log and no recording")
     try:

@@ -48,8 +48,17 @@ CONSEQUENCES = {
     "cgroup": "the kernel kills a process of the group", "Ray": "Ray kills a worker",
     "node": "the kernel swaps, then kills a process", "device": "an allocation fails",
     "shm": "who writes there dies of a bus error", "disk": "writing fails",
+    "memory.limit": "the guard stops the run before it",
 }  # fmt: skip
-CURVES = {"node": "node", "cgroup": "control group", "Ray": "as Ray counts", "device": "device", "shm": "files", "disk": "used"}
+CURVES = {
+    "node": "node",
+    "cgroup": "control group",
+    "Ray": "as Ray counts",
+    "device": "device",
+    "shm": "files",
+    "memory.limit": "processes of the run, as headway counts",
+    "disk": "used",
+}
 _Uses = tuple[float, int, dict[str, int]]
 
 __all__ = ["is_blackbox", "read_box"]
@@ -216,15 +225,16 @@ class _Reader:
         tracks, begun = self._tracks, self._begun
         notes = [*self._notes, *([f"{self._bad} records could not be read"] if self._bad else [])]
         where = "" if last is None else f"in {last[0]}" + ("" if last[1] is None else f" of step {last[1]}")
+        code, killer = (None, None) if self._over is None else (self._over.code, self._over.signal)
+        facts = (*_context(begun, self._attempts), *self._facts, *_counted(self._counters))
         return History(
             starts=tuple(tracks.clock.starts), seconds=tracks.clock.end, bands=tracks.bands,
             pools=self._pools(), processes=_stack(self._uses.rows),
             pressure=tuple(Curve(name, points.rows) for name, points in self._pressure.items()),
             actions=tuple(tracks.actions), held=tracks.held, passes=tracks.passes, phase_seconds=tracks.seconds,
-            peak=self._peak, stopped=where, exit="" if self._over is None else _ended(self._over.code, self._over.signal),
-            exit_code=None if self._over is None else self._over.code,
-            command="" if begun is None else shlex.join(begun.command)[:2000], ledger="" if begun is None else begun.ledger,
-            facts=(*_context(begun, self._attempts), *self._facts, *_counted(self._counters)), log=log, notes=tuple(notes),
+            peak=self._peak, stopped=where, exit=_ended(code, killer), exit_code=code,
+            command="" if begun is None else shlex.join(begun.command)[:2000],
+            ledger="" if begun is None else begun.ledger, facts=facts, log=log, notes=tuple(notes),
         )  # fmt: skip
 
     def _pools(self) -> tuple[PoolChart, ...]:

@@ -14,8 +14,8 @@ from headway.reports.page.compare import comparisons, ledger_of, plan_in
 from headway.reports.page.curves import Metrics, read_metrics, samples
 from headway.reports.page.ending import tiles, train_ending, watch_ending
 from headway.reports.page.files import both_ends, document, listing, rows
-from headway.reports.page.records import Doctor, Ending, FileRow, History, Page, Sample
 from headway.reports.page.recording import read_recording
+from headway.reports.page.records import Doctor, Ending, FileRow, History, Page, Sample
 
 OF_TRAIN = ("recording.jsonl", "metrics.jsonl", "plan.json", "summary.json", "runspec.toml")
 """A folder with one of these is an output directory of `headway train`."""
@@ -77,7 +77,9 @@ def read_run(folder: Path, *, running: bool = False) -> Run:
 def _watched(folder: Path, files: tuple[FileRow, ...], *, running: bool) -> Run:
     history = read_box(folder)
     missing = [] if history.pools else ["frames-*.jsonl: no memory over time"]
-    return Run(folder, True, history, ledger_of(plan_in(history.ledger)), None, Metrics(), (), files, tuple(missing), running)
+    return Run(
+        folder, True, history, ledger_of(plan_in(history.ledger)), None, Metrics(), (), files, tuple(missing), running
+    )
 
 
 def _trained(folder: Path, files: tuple[FileRow, ...], *, running: bool) -> Run:
@@ -91,7 +93,9 @@ def _trained(folder: Path, files: tuple[FileRow, ...], *, running: bool) -> Run:
     if summary is not None and _older(folder / "summary.json", summary, history, metrics):
         summary = None
         missing.append("summary.json: it is of an earlier process of this run, so it does not say how the run ended")
-    return Run(folder, False, history, ledger, summary, metrics, _samples(folder, missing), files, tuple(missing), running)
+    return Run(
+        folder, False, history, ledger, summary, metrics, _samples(folder, missing), files, tuple(missing), running
+    )
 
 
 def _lacks(name: str, missing: list[str], why: str = "missing") -> None:

@@ -91,7 +91,9 @@ def read_metrics(
     return Metrics(tuple(_charts(series)), steps, last, tuple(held_out), bad)
 
 
-def _add(series: dict[tuple[str, str], Thinned[Point]], key: tuple[str, str], step: float, value: Any, scale: float) -> None:
+def _add(
+    series: dict[tuple[str, str], Thinned[Point]], key: tuple[str, str], step: float, value: Any, scale: float
+) -> None:
     found = number(value)
     if found is not None:
         series.setdefault(key, Thinned(extremes)).add((step, round(found * scale, 6)))

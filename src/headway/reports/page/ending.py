@@ -15,7 +15,12 @@ CLOSE = 0.9
 
 
 def train_ending(
-    history: History | None, summary: Mapping[str, Any] | None, metrics: Metrics, doctor: Doctor | None, *, running: bool
+    history: History | None,
+    summary: Mapping[str, Any] | None,
+    metrics: Metrics,
+    doctor: Doctor | None,
+    *,
+    running: bool,
 ) -> Ending:
     """How a run of `headway train` ended. `summary` is None where there is none of the last process."""
     steps = metrics.steps if summary is None else size_of(summary.get("steps")) or metrics.steps
@@ -24,11 +29,14 @@ def train_ending(
     time = "" if not seconds else f" in {duration(seconds)}"
     memory, gain = memory_words(history), gain_words(metrics)
     if running:
-        return Ending("running", "plain", f"The run is going on: {done} so far{time}. {memory}{gain}".strip(), bad=False)
+        return Ending(
+            "running", "plain", f"The run is going on: {done} so far{time}. {memory}{gain}".strip(), bad=False
+        )
     if summary is not None:
         reason = str(summary.get("exit_reason"))[:80]
         if reason == "finished":
             return Ending("finished", "good", f"Finished: {done}{time}. {memory}{gain}".strip(), bad=False)
+        reason = "the guard" if reason == "guard" else reason
         sentence = f"Stopped by {reason} after {done}{time}; the same command resumes it. {memory}{gain}"
         return Ending("stopped", "warn", sentence.strip(), bad=True)
     if history is None:
@@ -53,9 +61,13 @@ def watch_ending(history: History, doctor: Doctor | None, *, running: bool) -> E
     told = _told(doctor)
     if history.exit:
         where = f", {history.stopped}" if history.stopped else ""
-        return Ending("failed", "bad", f"{told}The command: {history.exit}, after {time}{where}. {memory}".strip(), bad=True)
+        return Ending(
+            "failed", "bad", f"{told}The command: {history.exit}, after {time}{where}. {memory}".strip(), bad=True
+        )
     where = f" {history.stopped}" if history.stopped else ""
-    sentence = f"The recording stops{where} after {time}: its end was not recorded, so headway itself was killed. {memory}"
+    sentence = (
+        f"The recording stops{where} after {time}: its end was not recorded, so headway itself was killed. {memory}"
+    )
     return Ending("broke off", "bad", f"{told}{sentence}".strip(), bad=True)
 
 
@@ -84,7 +96,8 @@ def memory_words(history: History | None) -> str:
         return f"It held {format_bytes(history.peak)} at most. "
     name, used, limit = lowest
     share = f"{used / limit:.0%}" if limit else "all"
-    return f"It held {format_bytes(history.peak)} at most; of the tightest limit, {name} ({format_bytes(limit)}), {share} was used. "
+    held = f"It held {format_bytes(history.peak)} at most"
+    return f"{held}; of the tightest limit, {name} ({format_bytes(limit)}), {share} was used. "
 
 
 def gain_words(metrics: Metrics) -> str:
@@ -92,7 +105,11 @@ def gain_words(metrics: Metrics) -> str:
     if len(metrics.evaluations) < 2:
         return ""
     before, after = (each.get("reward") for each in (metrics.evaluations[0], metrics.evaluations[-1]))
-    return "" if before is None or after is None else f"Held-out answers correct: {before:.1%} before, {after:.1%} after."
+    return (
+        ""
+        if before is None or after is None
+        else f"Held-out answers correct: {before:.1%} before, {after:.1%} after."
+    )
 
 
 def tightest(pools: Sequence[PoolChart]) -> tuple[str, int, int] | None:
@@ -123,7 +140,9 @@ def tiles(history: History | None, metrics: Metrics, compared: Sequence[Comparis
         if (limit := tightest(history.pools)) is not None:
             name, used, size = limit
             tone: Tone = "good" if used < CLOSE * size else "warn" if used < size else "bad"
-            found.append(Tile(f"of {name}", f"{used / size:.0%}", f"{format_bytes(used)} of {format_bytes(size)}", tone))
+            found.append(
+                Tile(f"of {name}", f"{used / size:.0%}", f"{format_bytes(used)} of {format_bytes(size)}", tone)
+            )
     found += _planned(compared[0]) if compared else []
     found += _scores(metrics)
     speed = metrics.last.get("rollout_tokens_per_s")

@@ -19,8 +19,8 @@ _MARKUP = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", 
 def clean(text: object, most: int = TEXT) -> str:
     """A text that can be seen: what is hidden becomes a replacement character, what is too long is cut.
 
-    >>> clean("a\\x1b[31mb\\u202ec", 7)
-    'a\ufffd[31mb\ufffd…'
+    >>> clean("a\\x1b[31mb\\u202ec") == "a\\ufffd[31mb\\ufffdc", clean("abcdef", 3)
+    (True, 'abc…')
     """
     found = str(text)
     found = found if len(found) <= most else found[:most] + "…"

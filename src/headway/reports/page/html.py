@@ -10,7 +10,7 @@ from importlib.resources import files
 import headway
 from headway.reports.page.charts import chart_data
 from headway.reports.page.escape import escaped, script_json
-from headway.reports.page.records import Doctor, History, Page, Sample
+from headway.reports.page.records import Doctor, History, Page, Sample, Tile
 from headway.reports.page.tables import (
     action_table,
     comparison_table,
@@ -83,16 +83,19 @@ def _head(page: Page) -> str:
         facts.append(f"began {moment(history.starts[0].unix)}")
     if history.machine:
         facts.append(f"on {history.machine}")
-    tiles = "".join(
-        f'<div class="tile {tile.tone}"><span class="label">{escaped(tile.label, 80)}</span>'
-        f'<span class="value">{escaped(tile.value, 40)}</span><span class="about">{escaped(tile.about, 120)}</span></div>'
-        for tile in page.tiles
-    )
+    tiles = "".join(map(_tile, page.tiles))
     return (
         f'<p class="facts">{escaped(" · ".join(facts), 300)}</p>'
         f'<h1>{escaped(page.title, 120)} <span class="tag {ending.tone}">{escaped(ending.word)}</span></h1>'
         f'<p class="sentence">{escaped(ending.sentence, 1500)}</p><div class="tiles">{tiles}</div>'
     )
+
+
+def _tile(tile: Tile) -> str:
+    value = (
+        f'<span class="value">{escaped(tile.value, 40)}</span><span class="about">{escaped(tile.about, 120)}</span>'
+    )
+    return f'<div class="tile {tile.tone}"><span class="label">{escaped(tile.label, 80)}</span>{value}</div>'
 
 
 def _sections(page: Page, *, links: bool) -> Iterator[str]:
@@ -107,7 +110,9 @@ def _sections(page: Page, *, links: bool) -> Iterator[str]:
         yield _section("process", "Processes", figure, f"The largest processes over time, {shown}.")
     if history.pressure:
         figure = _figure("pressure", "", curve_numbers(history.pressure, "time", steps=False))
-        yield _section("psi", "Memory pressure", figure, "Share of the last 10 s in which tasks waited for memory (PSI).")
+        yield _section(
+            "psi", "Memory pressure", figure, "Share of the last 10 s in which tasks waited for memory (PSI)."
+        )
     if history.actions:
         yield _section("guard", "What the guard did", action_table(history))
     if page.metrics:
@@ -127,8 +132,8 @@ def _sections(page: Page, *, links: bool) -> Iterator[str]:
     yield _section("files", "Files", file_table(page.files, links=links))
     yield (
         f'<footer class="mute">Made by headway {escaped(headway.__version__)}, {moment(page.made)}. '
-        "Sizes: 1 GiB = 2<sup>30</sup> bytes. Charts: plotly.js (MIT licence). Drag in a chart to zoom, double-click to "
-        "go back, click a name to hide its series.</footer>"
+        "Sizes: 1 GiB = 2<sup>30</sup> bytes. Charts: plotly.js (MIT licence). Drag in a chart to zoom, double-click "
+        "to go back, click a name to hide its series.</footer>"
     )
 
 
@@ -191,7 +196,7 @@ def _command(history: History) -> Iterator[str]:
         text = "\n".join(line[:400] for line in history.log)
         body += details(f"The last {len(history.log)} lines of its output", f"<pre>{escaped(text, 20_000)}</pre>")
     if body:
-        yield _section("command", "The command", body)
+        yield _section("command", "The command" if history.command else "Also recorded", body)
 
 
 def _doctor(doctor: Doctor) -> str:

@@ -16,6 +16,8 @@ from headway.units import format_bytes
 
 TREE, NOW, NODE, GROUP = "process tree, most in a phase", "process tree, readings", "node", "control group"
 PLANNED, BOUND = "expected by the plan", "upper bound of the plan"
+FAILURES = 20
+"""Allocations that failed and are listed, the first ones."""
 _Sizes = tuple[float, int, int]
 
 
@@ -36,6 +38,7 @@ class _Reader:
         self._open: list[dict[str, Any]] = []
         self._last: PhaseRecord | None = None
         self._processes = Thinned[_Sizes](_largest)
+        self._failures: list[tuple[str, str]] = []
         self._bad, self._foreign, self._peak = 0, 0, 0
 
     def take(self, row: dict[str, Any] | None) -> None:
@@ -52,6 +55,8 @@ class _Reader:
                 self._phase(msgspec.convert(row, PhaseRecord))
             elif kind == "action":
                 self._tracks.act(msgspec.convert(row.get("action", row), Action))
+            elif kind == "failure" and len(self._failures) < FAILURES:
+                self._failures.append(_failure(row))
         except (ValueError, TypeError, KeyError, AttributeError, msgspec.ValidationError):
             self._bad += 1
 
@@ -153,13 +158,25 @@ class _Reader:
             notes.append(f"recording.jsonl: {self._foreign} parts are of another format than {FORMAT}, and not shown")
         sizes = self._processes.rows
         names = ("the run's process", "its children") if any(each[2] for each in sizes) else ("the run's process",)
+        parts = tuple((own, children)[: len(names)] for _, own, children in sizes)
         tracks = self._tracks
         return History(
             machine=self._machine, starts=tuple(tracks.clock.starts), seconds=tracks.clock.end, bands=tracks.bands,
             pools=tracks.pools((self._pool,)), actions=tuple(tracks.actions), held=tracks.held, passes=tracks.passes,
-            processes=Stack("steps", names, tuple(t for t, *_ in sizes), tuple(each[1 : 1 + len(names)] for each in sizes)),
+            processes=Stack("steps", names, tuple(each[0] for each in sizes), parts), facts=tuple(self._failures),
             phase_seconds=tracks.seconds, peak=self._peak or None, stopped=stopped, notes=tuple(notes),
         )  # fmt: skip
+
+
+def _failure(row: Mapping[str, Any]) -> tuple[str, str]:
+    """An allocation that failed: where, and what was asked for over how many tokens."""
+    asked, tokens = size_of(row.get("asked")), size_of(row.get("tokens"))
+    size = "" if asked is None else f"{format_bytes(asked)} asked for, "
+    left = row.get("left") or "the sample was dropped"
+    return (
+        f"allocation failed in {row['phase']} of step {row['step']}",
+        f"{size}micro-batch of {tokens or 0:,} tokens; {left}",
+    )
 
 
 def _largest(sizes: "list[_Sizes] | Any") -> list[_Sizes]:

@@ -8,7 +8,7 @@ Point = tuple[float, float]
 """A time, or a step, and a value."""
 
 Shape = Literal["line", "steps", "points"]
-"""How the values between two points are meant: on the way from one to the other, as the first until the second, none."""
+"""What holds between two points: what is on the way from one to the other, the first until the second, nothing."""
 
 Tone = Literal["good", "warn", "bad", "plain"]
 

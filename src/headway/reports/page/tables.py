@@ -6,8 +6,8 @@ from urllib.parse import quote
 from headway.reports.page.escape import escaped
 from headway.reports.page.records import Comparison, Curve, FileRow, History, PoolChart, Stack
 from headway.reports.page.thin import thin
-from headway.reports.widgets import duration
-from headway.units import format_bytes
+from headway.reports.widgets import Unit, duration
+from headway.units import GIB, format_bytes
 
 ROWS = 100
 """Rows of the table under a chart; `headway report --json` has all points."""
@@ -35,7 +35,10 @@ def table(head: Sequence[Cell], rows: Iterable[Sequence[Cell]], kind: str = "") 
 
 def _row(tag: str, cells: Sequence[Cell]) -> str:
     scope = ' scope="col"' if tag == "th" else ""
-    inner = (f'<{tag}{scope} class="{kind}">{html}</{tag}>' if kind else f"<{tag}{scope}>{html}</{tag}>" for html, kind in cells)
+    inner = (
+        f'<{tag}{scope} class="{kind}">{html}</{tag}>' if kind else f"<{tag}{scope}>{html}</{tag}>"
+        for html, kind in cells
+    )
     return f"<tr>{''.join(inner)}</tr>"
 
 
@@ -47,6 +50,19 @@ def details(summary: str, body: str, *, opened: bool = False) -> str:
 def size(count: float | None) -> str:
     """Bytes as text; a dash for none."""
     return "–" if count is None else format_bytes(int(count))
+
+
+class Sizes:
+    """Bytes of one table, all in the unit that suits its largest, so that their digits stand below each other."""
+
+    def __init__(self, sizes: Iterable[float | None]) -> None:
+        largest = int(max((each for each in sizes if each is not None), default=0))
+        self._unit = Unit("GiB", GIB, 2) if GIB <= largest < 16 * GIB else Unit.for_size(largest)
+        self.name = self._unit.name
+
+    def __call__(self, count: float | None) -> Cell:
+        """A size's cell, a dash for none."""
+        return num("–" if count is None else self._unit.text(int(count)))
 
 
 def clock(seconds: float) -> str:
@@ -65,18 +81,27 @@ def pool_numbers(pool: PoolChart, history: History) -> str:
     curves = pool.curves
     times = sorted({t for curve in curves for t, _ in curve.points})
     chosen = _spread(times, curves)
-    head = [num("time"), ("phase", ""), num("step"), *(num(escaped(curve.name)) for curve in curves)]
+    sizes = Sizes(curve.top for curve in curves)
+    head = [
+        num("time"),
+        ("phase", ""),
+        num("step"),
+        *(num(f"{escaped(curve.name)}, {sizes.name}") for curve in curves),
+    ]
     rows = []
     for t in chosen:
         band = next((band for band in history.bands if band.start <= t < band.end), None)
         phase, step = ("", "") if band is None else (band.phase, "" if band.step is None else str(band.step))
-        rows.append([num(clock(t)), words(phase, 40), num(step), *(num(size(_value(curve, t))) for curve in curves)])
+        rows.append([num(clock(t)), words(phase, 40), num(step), *(sizes(_value(curve, t)) for curve in curves)])
     shown = f"{len(chosen)} of {len(times)} times" if len(chosen) < len(times) else f"{len(times)} times"
     limits = ""
     if pool.ceilings:
         limits = table(
             [("limit", ""), num("at"), ("counted by", ""), ("what happens there", "")],
-            [[words(each.name), num(size(each.bytes)), words(each.curve), words(each.consequence)] for each in pool.ceilings],
+            [
+                [words(each.name), num(size(each.bytes)), words(each.curve), words(each.consequence)]
+                for each in pool.ceilings
+            ],
         )
     return details(f"Numbers ({shown})", limits + table(head, rows))
 
@@ -104,45 +129,56 @@ def _value(curve: Curve, t: float) -> float | None:
 
 def comparison_table(compared: Comparison) -> str:
     """Predicted, measured, error and bound, phase by phase."""
-    head = [("phase", ""), num("predicted"), num("measured"), num("error"), num("upper bound"), ("", "")]
-    rows = [_compared(row.phase, row.predicted, row.measured, row.upper) for row in compared.rows]
-    rows.append(_compared("whole run", compared.predicted, compared.measured, compared.upper))
+    sizes = Sizes([compared.upper, compared.measured])
+    head = [(sizes.name, ""), num("predicted"), num("measured"), num("error"), num("upper bound"), ("", "")]
+    rows = [_compared(sizes, row.phase, row.predicted, row.measured, row.upper) for row in compared.rows]
+    rows.append(_compared(sizes, "whole run", compared.predicted, compared.measured, compared.upper))
     return table(head, rows, "totals")
 
 
-def _compared(name: str, predicted: int, measured: int | None, upper: int) -> list[Cell]:
-    cells = [words(name), num(size(predicted)), num(size(measured))]
+def _compared(sizes: Sizes, name: str, predicted: int, measured: int | None, upper: int) -> list[Cell]:
+    cells = [words(name), sizes(predicted), sizes(measured)]
     if measured is None:
-        return [*cells, num("–"), num(size(upper)), ('<span class="mute">not measured</span>', "")]
+        return [*cells, num("–"), sizes(upper), ('<span class="mute">not measured</span>', "")]
     error = (predicted - measured) / max(1, measured)
-    over = '<span class="tag bad">over the bound</span>' if measured > upper else '<span class="tag good">within</span>'
-    return [*cells, num(f"{error:+.1%}" if error < 100 else "&gt;9999%"), num(size(upper)), (over, "")]
+    over = (
+        '<span class="tag bad">over the bound</span>' if measured > upper else '<span class="tag good">within</span>'
+    )
+    return [*cells, num(f"{error:+.1%}" if error < 100 else "&gt;9999%"), sizes(upper), (over, "")]
 
 
 def item_table(compared: Comparison) -> str:
     """What the ledger's bars and the measured bars are made of."""
-    head = [("item", ""), *(num(escaped(row.phase)) for row in compared.rows)]
+    sizes = Sizes([compared.upper, compared.measured])
+    head = [(sizes.name, ""), *(num(escaped(row.phase)) for row in compared.rows)]
     rows: list[list[Cell]] = []
-    for part, title in (("items", ""), ("held", "measured: ")):
-        names = dict.fromkeys(each.name for row in compared.rows for each in getattr(row, part))
-        for name in names:
-            sizes = [next((each.bytes for each in getattr(row, part) if each.name == name), 0) for row in compared.rows]
-            rows.append([words(f"{title}{name}"), *(num(size(each) if each else "·") for each in sizes)])
+    for title, parts in (
+        ("", [row.items for row in compared.rows]),
+        ("measured: ", [row.held for row in compared.rows]),
+    ):
+        for name in dict.fromkeys(each.name for part in parts for each in part):
+            found = (next((each.bytes for each in part if each.name == name), 0) for part in parts)
+            rows.append([words(f"{title}{name}"), *(sizes(each) for each in found)])
     return details("Numbers of the bars", table(head, rows))
 
 
 def stack_numbers(stack: Stack) -> str:
     """The series of a stack at some of its times."""
-    picked = thin(list(zip(stack.times, stack.parts, strict=True)), lambda run: [max(run, key=lambda row: sum(row[1]))], ROWS)
-    head = [num("time"), *(num(escaped(name, 80)) for name in stack.names), num("together")]
-    rows = [[num(clock(t)), *(num(size(each)) for each in part), num(size(sum(part)))] for t, part in picked]
+    sizes = Sizes(sum(part) for part in stack.parts)
+    picked = thin(list(zip(stack.times, stack.parts, strict=True)), _highest, ROWS)
+    head = [num("time"), *(num(escaped(name, 80)) for name in stack.names), num(f"together, {sizes.name}")]
+    rows = [[num(clock(t)), *map(sizes, part), sizes(sum(part))] for t, part in picked]
     most = [
-        [words(name, 80), num(size(max(part[at] for part in stack.parts))), num(size(stack.parts[-1][at]))]
+        [words(name, 80), sizes(max(part[at] for part in stack.parts)), sizes(stack.parts[-1][at])]
         for at, name in enumerate(stack.names)
     ]
-    peaks = table([("process", ""), num("most"), num("last")], most)
+    peaks = table([("process", ""), num(f"most, {sizes.name}"), num("last")], most)
     shown = f"{len(rows)} of {len(stack.times)} times" if len(rows) < len(stack.times) else f"{len(rows)} times"
     return peaks + details(f"Numbers ({shown})", table(head, rows))
+
+
+def _highest(rows: Sequence[tuple[float, tuple[int, ...]]]) -> list[tuple[float, tuple[int, ...]]]:
+    return [max(rows, key=lambda row: sum(row[1]))]
 
 
 def curve_numbers(curves: Sequence[Curve], axis: str, *, steps: bool) -> str:
@@ -150,11 +186,11 @@ def curve_numbers(curves: Sequence[Curve], axis: str, *, steps: bool) -> str:
     values = [dict(curve.points) for curve in curves]
     at = sorted({x for each in values for x in each})
     chosen = at if len(at) <= ROWS else sorted({at[int(i * len(at) / ROWS)] for i in range(ROWS)} | {at[-1]})
-    rows = [
-        [num(f"{x:,.0f}" if steps else clock(x)), *(num(_plain(each.get(x))) for each in values)] for x in chosen
-    ]
+    rows = [[num(f"{x:,.0f}" if steps else clock(x)), *(num(_plain(each.get(x))) for each in values)] for x in chosen]
     shown = f"{len(chosen)} of {len(at)}" if len(chosen) < len(at) else str(len(at))
-    return details(f"Numbers ({shown} {axis}s)", table([num(axis), *(num(escaped(curve.name)) for curve in curves)], rows))
+    return details(
+        f"Numbers ({shown} {axis}s)", table([num(axis), *(num(escaped(curve.name)) for curve in curves)], rows)
+    )
 
 
 def _plain(value: float | None) -> str:
@@ -164,16 +200,33 @@ def _plain(value: float | None) -> str:
 def phase_table(history: History) -> str:
     """How often each phase came, how long it took in all, and what it held at most."""
     whole = sum(history.phase_seconds.values()) or 1.0
-    rows = []
-    for name, seconds in sorted(history.phase_seconds.items(), key=lambda pair: -pair[1]):
-        held = history.held.get(name, {}).get("tree")
-        rows.append([words(name, 40), num(f"{history.passes[name]:,}"), num(duration(seconds)), num(f"{seconds / whole:.0%}"), num(size(held))])
-    return table([("phase", ""), num("times"), num("time"), num("share"), num("held at most")], rows)
+    held = {name: history.held.get(name, {}).get("tree") for name in history.phase_seconds}
+    sizes = Sizes(held.values())
+    rows = [
+        [
+            words(name, 40),
+            num(f"{history.passes[name]:,}"),
+            num(duration(seconds)),
+            num(f"{seconds / whole:.0%}"),
+            sizes(held[name]),
+        ]
+        for name, seconds in sorted(history.phase_seconds.items(), key=lambda pair: -pair[1])
+    ]
+    return table([("phase", ""), num("times"), num("time"), num("share"), num(f"held at most, {sizes.name}")], rows)
 
 
 def action_table(history: History) -> str:
     """What the guard did."""
-    head = [num("time"), num("step"), ("action", ""), ("pool", ""), num("value"), num("threshold"), num("for"), ("reason", "")]
+    head = [
+        num("time"),
+        num("step"),
+        ("action", ""),
+        ("pool", ""),
+        num("value"),
+        num("threshold"),
+        num("for"),
+        ("reason", ""),
+    ]
     rows = [
         [
             num(clock(each.t)), num("" if each.step is None else str(each.step)),
