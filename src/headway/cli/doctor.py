@@ -47,7 +47,7 @@ def doctor(
         return
     found = diagnosed(logs or [], run or [], script, machine, live=live)
     if termination_log is not None:
-        _write(termination_log, found.sentence)
+        write_termination(termination_log, found.sentence)
     if as_json:
         import json
 
@@ -151,8 +151,8 @@ def _settings(logs: list[str], script: Path | None, machine: str | None, step: i
     return found
 
 
-def _write(path: Path, sentence: str) -> None:
-    """The container's termination message, of which Kubernetes keeps 4096 bytes."""
+def write_termination(path: Path, sentence: str) -> None:
+    """Write a container's termination message, of which Kubernetes keeps 4096 bytes. InputError where that fails."""
     from headway.errors import InputError
 
     try:

@@ -107,7 +107,9 @@ def _last(found: Found, name: str) -> str | None:
     return (found.flags.get(name) or (None,))[-1]
 
 
-def _save_folder(found: Found, cwd: Path) -> Path:
+def saves_to(found: Found) -> tuple[str, str]:
+    """The setting that says where a run saves its checkpoints, and what it says. InputError where nothing would be
+    resumed: no such setting, or a system that headway cannot tell to resume."""
     if found.system in MEGATRON:
         name, said = "--save", _last(found, "save")
     elif found.system == "verl":
@@ -119,10 +121,15 @@ def _save_folder(found: Found, cwd: Path) -> Path:
         raise InputError(
             f"headway does not know how a run of {found.system} is told to resume, so it is not restarted"
         )
-    if said is None:
-        raise InputError(f"the run has no {name} that can be told from its script, so nothing would be resumed")
+    if said is None or "$" in said:
+        raise InputError(f"the run has no {name} that can be told from its launch, so nothing would be resumed")
+    return name, said
+
+
+def _save_folder(found: Found, cwd: Path) -> Path:
+    name, said = saves_to(found)
     folder = cwd / said
-    if "$" in said or not folder.is_dir():
+    if not folder.is_dir():
         raise InputError(f"{name} {said}: no such folder here, so nothing would be resumed")
     return folder
 

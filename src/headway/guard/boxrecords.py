@@ -105,6 +105,7 @@ class Sent(Struct, frozen=True, tag="signal", tag_field="kind"):
     name: str = ""
     sender: int | None = None
     sender_name: str = ""
+    sender_command: str = ""
     kernel: bool = False
     inside: bool = False
     why: str = ""

@@ -12,9 +12,8 @@ import termios
 import threading
 import time
 import tty
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from msgspec import Struct
 
@@ -23,8 +22,7 @@ from headway.errors import HeadwayError
 FORWARDED = (
     signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH,
 )  # fmt: skip
-FROM_KERNEL = 0x80
-"""SI_KERNEL: si_code of a signal that the kernel sent, as for a key on the terminal."""
+"""Signals that headway passes on."""
 PIECE = 1 << 16
 DRAINED_S, DRAIN_S = 0.1, 2.0
 """After the command's end its output is read until there is none for so long, and at most so long: what it left
@@ -62,50 +60,11 @@ class Exit(Struct, frozen=True):
         return cls(None, os.WTERMSIG(status)) if os.WIFSIGNALED(status) else cls(os.WEXITSTATUS(status))
 
 
-class Received(Struct, frozen=True):
-    """A signal that headway received, and from whom: 0 is a process of another pid namespace. `kernel`: no process
-    sent it, as for a key on the terminal."""
-
-    signal: int
-    sender: int
-    kernel: bool = False
-
-
-class Signals:
-    """Takes headway's own signals from here on, as a context manager, with who sent each.
-
-    They are blocked in every thread and fetched by one, because only so the kernel tells the sender. `on_signal` is
-    called in that thread.
-    """
-
-    def __init__(self, on_signal: Callable[[Received], None]) -> None:
-        self._on_signal = on_signal
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="headway-signals", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._before = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._ended.set()
-        self._thread.join()
-        signal.pthread_sigmask(signal.SIG_SETMASK, self._before)
-
-    def _run(self) -> None:
-        while not self._ended.is_set():
-            found = signal.sigtimedwait(FORWARDED, 0.1)
-            if found is not None:
-                self._on_signal(Received(found.si_signo, found.si_pid, found.si_code == FROM_KERNEL))
-
-
 class Child:
     """A command with its output copied to headway's own and to `on_output` (the bytes, and 1 or 2 for the stream).
 
     Where headway's standard output is a terminal the command gets one too, of `size` (rows, columns); else pipes.
+    `unblock` is called in the new process before its program.
     """
 
     def __init__(
@@ -114,10 +73,11 @@ class Child:
         on_output: Callable[[bytes, int], None],
         environment: Mapping[str, str] | None = None,
         size: Callable[[], tuple[int, int]] | None = None,
+        unblock: Callable[[], None] = lambda: None,
     ) -> None:
         self._command, self._on_output = list(command), on_output
         self._environment = {**os.environ, **(environment or {})}
-        self._size = size or terminal_size
+        self._size, self._unblock = size or terminal_size, unblock
         self._lock = threading.Lock()
         self._selector = selectors.DefaultSelector()
         self._outputs: dict[int, int] = {}
@@ -153,21 +113,18 @@ class Child:
                 self._drain()
         return self._exit
 
-    def send(self, received: Received) -> None:
-        """Pass on a signal that headway received: to the command, as it came.
-
-        What a key on the terminal sends goes to a whole process group. Where the command is in headway's own group
-        it has had it already.
-        """
+    def send(self, number: int, *, key: bool = False) -> None:
+        """Pass on a signal that headway received. `key`: from the terminal, for a key, so for a whole process group;
+        where the command is in headway's own group it has had that already."""
         with self._lock:
             if self._exit is not None or not self.pid:
                 return
-            if received.signal == signal.SIGWINCH and self._terminal is not None:
+            if number == signal.SIGWINCH and self._terminal is not None:
                 self._pass_size()
-            elif received.kernel and received.signal != signal.SIGWINCH:
-                self._send_to_group(received.signal)
+            elif key and number != signal.SIGWINCH:
+                self._send_to_group(number)
             else:
-                os.kill(self.pid, received.signal)
+                os.kill(self.pid, number)
 
     def resize(self) -> None:
         """Tell the command's terminal its size again."""
@@ -189,10 +146,9 @@ class Child:
 
     def _start_with_pipes(self) -> None:
         self._shares_group = os.isatty(0)  # another group could not read from the terminal
-        old = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         process = subprocess.Popen(
             self._command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self._environment,
-            process_group=None if self._shares_group else 0, preexec_fn=lambda: _as_before(old),
+            process_group=None if self._shares_group else 0, preexec_fn=self._unblock,
         )  # fmt: skip
         self._take(process)
         for pipe, stream in ((process.stdout, 1), (process.stderr, 2)):
@@ -202,7 +158,6 @@ class Child:
 
     def _start_in_terminal(self) -> None:
         self._shares_group = False
-        old = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         master, slave = pty.openpty()
         self._terminal = master
         errors = None if os.isatty(2) else subprocess.PIPE
@@ -214,7 +169,7 @@ class Child:
             process = subprocess.Popen(
                 self._command, stdin=slave if os.isatty(0) else None, stdout=slave,
                 stderr=slave if errors is None else errors, env=self._environment, start_new_session=True,
-                preexec_fn=lambda: _as_before(old, terminal=1),
+                preexec_fn=self._before_program,
             )  # fmt: skip
         finally:
             os.close(slave)
@@ -226,6 +181,11 @@ class Child:
         if self._typed is not None:
             tty.setraw(0)
             self._selector.register(0, selectors.EVENT_READ)
+
+    def _before_program(self) -> None:
+        """In the new process: its terminal is its controlling one, so that keys reach it."""
+        self._unblock()
+        fcntl.ioctl(1, termios.TIOCSCTTY, 0)
 
     def _take(self, process: "subprocess.Popen[bytes]") -> None:
         self.pid = process.pid
@@ -309,13 +269,6 @@ class Child:
                 group = os.tcgetpgrp(self._terminal)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(group, number)
-
-
-def _as_before(mask: Iterable[int], terminal: int | None = None) -> None:
-    """In the new process, before its program: the signals that were let through before, and its own terminal."""
-    signal.pthread_sigmask(signal.SIG_SETMASK, set(mask) - set(FORWARDED))
-    if terminal is not None:
-        fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

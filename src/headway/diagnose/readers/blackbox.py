@@ -161,6 +161,10 @@ def _sent(each: Sent) -> str:
 
 def _about(box: Box) -> Iterator[str]:
     """What the box says of the run, for people."""
+    if box.over is not None and box.over.signal is not None:
+        yield f"the command was ended by signal {box.over.signal} ({signal_name(box.over.signal)})"
+    elif box.over is not None and box.over.code is not None:
+        yield f"the command ended with exit code {box.over.code}"
     for name, top in sorted(box.peaks.items(), key=lambda each: -each[1].bytes):
         where = " ".join(
             each for each in (top.phase and f"in {top.phase}", top.step is not None and f"of step {top.step}") if each
@@ -179,6 +183,9 @@ def _about(box: Box) -> Iterator[str]:
     for name in sorted(before.keys() & after.keys()):
         if after[name] > before[name]:
             yield f"the counter {name} rose from {before[name]} to {after[name]}"
+    for sent in box.sent[-4:]:
+        if sent.sender_command:
+            yield f"process {sent.sender}, which sent {signal_name(sent.signal)}, was: {sent.sender_command}"
     yield from (each.text for each in box.forecasts[-2:])
     yield from (f"the guard: {each.reason}" for each in box.actions[-4:])
     yield from box.notes

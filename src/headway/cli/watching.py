@@ -1,0 +1,268 @@
+"""Runs a command under the watch of `headway watch`: its attempts, what is shown meanwhile, the answer at the end."""
+
+import os
+import signal
+import sys
+import threading
+import time
+import uuid
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from headway import __version__
+from headway.cli.resuming import Resumer
+from headway.errors import InputError
+from headway.guard.blackbox import BlackBox
+from headway.guard.boxrecords import Begun, Note, Over
+from headway.guard.child import FORWARDED, Child, Exit, terminal_size
+from headway.guard.frame import Action
+from headway.guard.policies import Guard
+from headway.guard.senders import OwnSignals, Sent
+from headway.guard.stop import stop_rest
+from headway.guard.tree import MARKER, Tree, become_subreaper
+from headway.guard.watch import View, Watch
+from headway.reports.watch import LINE_S, StatusArea, action_line, status_line
+
+if TYPE_CHECKING:
+    from headway.diagnose.finding import Finding
+
+TERMINATION_LOG = Path("/dev/termination-log")
+"""Where Kubernetes reads a container's last words."""
+ASKED_TO_GO = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+PUMP_S = 0.25
+CALM_S = 0.2
+"""The view is drawn when the command has written nothing for so long, so that no sequence of its own is cut."""
+
+
+class Asked(Struct, frozen=True):
+    """The options of `headway watch`."""
+
+    command: tuple[str, ...]
+    out: Path | None
+    policy: str
+    dry_run: bool
+    serve: int | None
+    restart: int
+    interval: float
+    quiet: bool
+
+    @property
+    def folder(self) -> Path:
+        """The black box's folder."""
+        return self.out or Path("runs") / f"watch-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+
+    def guard(self) -> Guard:
+        """Of a foreign command only `strict` does what it decides; `protect` writes down what it would do."""
+        return Guard(self.policy, dry=self.dry_run or self.policy == "protect")
+
+
+def run(asked: Asked) -> int:
+    """Run the command, again where it may be; the exit code to pass on."""
+    asked.guard()  # a wrong policy is told before anything starts
+    resumer = Resumer(asked.command, Path.cwd()) if asked.restart else None
+    folder = asked.folder
+    become_subreaper()
+    with ExitStack() as stack:
+        session = _Session(asked, folder)
+        session.signals = stack.enter_context(OwnSignals(session.on_signal, FORWARDED))
+        session.serve(stack)
+        command, made = list(asked.command), 0
+        while True:
+            ended = session.attempt(command, last=made == asked.restart)
+            if ended.status == 0 or resumer is None or made == asked.restart or session.asked_to_go:
+                break
+            try:
+                command, told = resumer.again(session.finding(), folder, made + 1)
+            except InputError as error:
+                session.tell(f"not restarted: {error}")
+                break
+            left = stop_rest(session.watch.tree)
+            made += 1
+            session.tell(f"restart {made} of {asked.restart}: {told}" + (f"; {left} processes ended" if left else ""))
+        session.close()
+    if ended.status != 0:
+        _answer(session, asked)
+    return ended.status
+
+
+def attach(asked: Asked, pid: int) -> int:
+    """Watch a process that runs already, until it is gone or headway is told to go; 0."""
+    over = threading.Event()
+    with ExitStack() as stack:
+        stack.enter_context(OwnSignals(lambda _: over.set(), ASKED_TO_GO))
+        session = _Session(asked, asked.folder)
+        session.serve(stack)
+        tree = Tree(pid)
+        box = session.open(())
+        session.watch = watch = Watch(tree.root_pid, box, asked.guard(), asked.interval, on_frame=session.on_frame)
+        tree.close()
+        watch.start()
+        while not over.wait(PUMP_S) and any(each.pid == pid for each in watch.tree.members):
+            session.show()
+        gone = not over.is_set()
+        watch.stop(None)
+        if gone:
+            box.add(Over(time.time(), pid, None))
+        session.tell(f"process {pid} {'is gone' if gone else 'is no longer watched'}; black box: {box.folder}")
+        session.close()
+    return 0
+
+
+class _Session:
+    """One call of the command: its attempts share the folder, the view, the metrics and the signals."""
+
+    def __init__(self, asked: Asked, folder: Path) -> None:
+        self._asked, self.folder = asked, folder
+        self.signals: OwnSignals | None = None
+        self.view, self.asked_to_go = View(), False
+        self._child: Child | None = None
+        self.watch: Watch
+        self._box: BlackBox | None = None
+        self._shown = time.monotonic() if asked.quiet else time.monotonic() - LINE_S + 30.0
+        self._written = 0.0
+        self._lock = threading.Lock()
+        self._news: list[str] = []
+        self._area: StatusArea | None = None
+        if os.isatty(1) and not asked.quiet and os.environ.get("TERM", "dumb") != "dumb":
+            self._area = StatusArea(lambda text: _write(1, text), terminal_size)
+
+    def serve(self, stack: ExitStack) -> None:
+        """Serve metrics, where that is asked for."""
+        if self._asked.serve is not None:
+            from headway.cli.metrics import serve
+
+            stack.callback(serve(self._asked.serve, lambda: self.view))
+
+    def open(self, command: tuple[str, ...]) -> BlackBox:
+        """Begin an attempt in the black box."""
+        self._box = BlackBox(
+            self.folder,
+            Begun(
+                time.time(), command, os.getpid(), __version__, interval=self._asked.interval, cwd=os.getcwd(),
+                policy=self._asked.policy, zone=time.localtime().tm_gmtoff,
+            ),
+        )  # fmt: skip
+        return self._box
+
+    def attempt(self, command: list[str], *, last: bool) -> Exit:
+        """Run the command once, to its end."""
+        self.asked_to_go = False
+        box = self.open(tuple(command))
+        marker = uuid.uuid4().hex
+        self._child = child = Child(
+            command, self._output, {MARKER: marker}, self._area.inner_size if self._area else None,
+            self.signals.unblock if self.signals else lambda: None,
+        )  # fmt: skip
+        try:
+            child.start()
+            self.watch = Watch(child.pid, box, self._asked.guard(), self._asked.interval, marker, self.on_frame)
+            self.watch.start()
+            while (ended := child.pump(PUMP_S)) is None:
+                self.show()
+        finally:
+            self._child = None
+            child.close()
+            if self._area is not None:
+                self._area.close()
+        box.add(Over(time.time(), child.pid, ended.code, ended.signal))
+        self.watch.stop(child.status)
+        self.view = self.watch.view
+        if ended.status != 0:
+            self._keep_kernel_lines(box)
+        box.close()
+        self._box = None
+        if last:
+            self.watch.close()
+        return ended
+
+    def finding(self) -> "Finding":
+        """What the doctor says of the last attempt."""
+        from headway.cli.doctor import diagnosed
+
+        return diagnosed([str(self.folder)], [], None, None, live=False).answer
+
+    def on_signal(self, sent: Sent) -> None:
+        """A signal to headway: written down, and passed on."""
+        if sent.signal != signal.SIGWINCH:
+            if hasattr(self, "watch"):
+                self.watch.signal(sent)
+            self.asked_to_go = self.asked_to_go or sent.signal in ASKED_TO_GO
+        child = self._child
+        if child is not None:
+            child.send(sent.signal, key=sent.by_kernel)
+
+    def on_frame(self, view: View, actions: tuple[Action, ...]) -> None:
+        """After each frame, in the watching thread."""
+        self.view = view
+        with self._lock:
+            self._news += [action_line(action) for action in actions]
+
+    def show(self) -> None:
+        """Draw the view, or print a line where one is due."""
+        now = time.monotonic()
+        if self._area is not None:
+            if now - self._shown >= 1.0 and now - self._written >= CALM_S:
+                self._shown = now
+                self._area.draw(self.view)
+                if self._child is not None:
+                    self._child.resize()
+            return
+        if self._asked.quiet:
+            return
+        with self._lock:
+            news, self._news = self._news, []
+        if not news and now - self._shown >= LINE_S:
+            news, self._shown = [status_line(self.view)], now
+        for line in news:
+            self.tell(line.removeprefix("headway "))
+
+    def tell(self, text: str) -> None:
+        """A line of headway's own, on standard error."""
+        _write(2, f"headway: {text}\n")
+
+    def close(self) -> None:
+        """Give everything back."""
+        if self._area is not None:
+            self._area.close()
+        if self._box is not None:
+            self._box.close()
+
+    def _output(self, data: bytes, stream: int) -> None:
+        self._written = time.monotonic()
+        if hasattr(self, "watch"):
+            self.watch.output(data, stream)
+
+    def _keep_kernel_lines(self, box: BlackBox) -> None:
+        from headway.diagnose.live import kernel_lines
+
+        lines = kernel_lines(self.watch.pids)
+        for line in lines:
+            box.add(Note(time.time(), f"kernel: {line}"))
+
+
+def _answer(session: _Session, asked: Asked) -> None:
+    """Print what the doctor finds in the black box, and leave its sentence where Kubernetes looks."""
+    from headway.cli.doctor import diagnosed, write_termination
+    from headway.reports.doctor import doctor_report
+
+    found = diagnosed([str(session.folder)], [], _script(asked.command), None, live=False)
+    text = found.sentence if asked.quiet else f"\n{doctor_report(found)}\n\nblack box: {session.folder}"
+    _write(2, f"{text}\n")
+    if TERMINATION_LOG.is_file() and os.access(TERMINATION_LOG, os.W_OK):
+        write_termination(TERMINATION_LOG, found.sentence)
+
+
+def _script(command: tuple[str, ...]) -> Path | None:
+    """The launch script in a command."""
+    from headway.cli.inputs import is_shell_script
+
+    return next((path for word in command if (path := Path(word)).is_file() and is_shell_script(path)), None)
+
+
+def _write(descriptor: int, text: str) -> None:
+    stream = sys.stdout if descriptor == 1 else sys.stderr
+    stream.write(text)
+    stream.flush()

@@ -1,0 +1,178 @@
+"""Watches a run: takes frames, lets the guard see them, and writes all of it to the black box, in a thread."""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Self
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from headway.guard import boxrecords as records
+from headway.guard import senders
+from headway.guard.blackbox import BlackBox
+from headway.guard.forecast import Forecast
+from headway.guard.frame import Action, Frame
+from headway.guard.frames import Frames, interval
+from headway.guard.loglines import LogReader
+from headway.guard.policies import Guard
+from headway.guard.stop import Stopper
+from headway.guard.tree import Tree
+
+FORECAST_S = 30.0
+"""Seconds between forecasts of one pool that are written down."""
+MOST_NAMES = 20_000
+"""Processes whose names are remembered."""
+
+
+class View(Struct):
+    """What somebody who looks at a run sees: the last frame, what was foreseen, what the guard decided last, and how
+    often it decided each."""
+
+    frame: Frame | None = None
+    forecasts: tuple[Forecast, ...] = ()
+    actions: list[Action] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    trouble: str = ""
+
+
+class Watch:
+    """Watches the tree of a process from `start` to `stop`. `every` is the longest time between two frames.
+
+    `on_frame` is called in the watching thread after each frame, with what the guard decided. A stop that the guard
+    decides is SIGTERM to the command; what needs a handle that a foreign command has not is written down, not done.
+    """
+
+    def __init__(
+        self,
+        root_pid: int,
+        box: BlackBox,
+        guard: Guard,
+        every: float = 1.0,
+        marker: str | None = None,
+        on_frame: Callable[[View, tuple[Action, ...]], None] | None = None,
+    ) -> None:
+        self.tree = Tree(root_pid, marker=marker)
+        self.view, self.reader = View(), LogReader()
+        self.stopper = Stopper(self.tree)
+        self._box, self._guard, self._every, self._on_frame = box, guard, every, on_frame
+        self._frames = Frames(self.tree, disks=[box.folder])
+        self._trace = senders.SignalTrace.open()
+        self._names: dict[int, str] = {}
+        self._held: dict[int, int] = {}
+        self._told: dict[tuple[str, str], float] = {}
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="headway-watch", daemon=True)
+
+    @property
+    def pids(self) -> frozenset[int]:
+        """All processes of the run that were seen."""
+        return frozenset(self._names)
+
+    def start(self) -> Self:
+        """Take the first frame, write the counters as they stand, and begin."""
+        if self._trace.why_not is not None:
+            text = f"who sends signals to other processes is not recorded: {self._trace.why_not}"
+            self._box.add(records.Note(time.time(), text))
+        frame = self._look()
+        self._box.add(records.Counted(frame.t, "before", frame.events))
+        self._thread.start()
+        return self
+
+    def output(self, data: bytes, stream: int) -> None:
+        """A piece of the command's output."""
+        self._box.log(data, stream)
+        if self.reader.feed(data):
+            self._box.add(records.Mark(time.time(), self.reader.phase, self.reader.step))
+
+    def signal(self, sent: senders.Sent) -> None:
+        """A signal that headway itself received."""
+        self._box.add(self._sent(sent))
+
+    def stop(self, status: int | None) -> None:
+        """End the watching: how the command ended (as `os.wait` gives it), a last frame, the counters after it."""
+        self._over.set()
+        self._thread.join()
+        if status is not None:
+            self.tree.note_end(self.tree.root_pid, status)
+        try:
+            frame = self._look()
+            self._box.add(records.Counted(frame.t, "after", frame.events))
+        finally:
+            self._frames.close()
+            self._trace.close()
+
+    def close(self) -> None:
+        """Let the tree go; it is needed as long as what is left of the run is to be stopped."""
+        self.tree.close()
+
+    def _run(self) -> None:
+        before: Frame | None = None
+        pause = self._every
+        while not self._over.wait(pause):
+            try:
+                frame = self._look()
+            except Exception as error:  # noqa: BLE001 - the run goes on, and the recording says what it lacks
+                self.view.trouble = f"the watching stopped: {type(error).__name__}: {error}"
+                self._box.add(records.Note(time.time(), self.view.trouble))
+                return
+            pause = min(self._every, interval(before, frame))
+            before = frame
+
+    def _look(self) -> Frame:
+        frame = self._frames.take(self.reader.phase, self.reader.step)
+        self._box.add(frame)
+        self._note_processes(frame)
+        actions = tuple(self._act(action) for action in self._guard.see(frame))
+        for action in actions:
+            self._box.add(records.Acted(action))
+            self.view.counts[action.name] = self.view.counts.get(action.name, 0) + 1
+        self._note_forecasts(frame.t)
+        self.stopper.go_on()
+        self.view.frame, self.view.actions = frame, [*self.view.actions, *actions][-20:]
+        if self._on_frame is not None:
+            self._on_frame(self.view, actions)
+        return frame
+
+    def _act(self, action: Action) -> Action:
+        if action.name in ("free", "checkpoint", "shrink") and not action.dry:
+            return replace(action, dry=True, reason=f"{action.reason} (not done: the command has no handle for it)")
+        if action.name == "stop" and not action.dry:
+            self.stopper.begin()
+        return action
+
+    def _note_processes(self, frame: Frame) -> None:
+        ended = self.tree.ended()
+        for each in ended:
+            name = self._names.get(each.pid, each.name)
+            self._box.add(records.Ended(each.t, each.pid, name, each.code, each.signal, rss=self._held.get(each.pid)))
+        for sent in self._trace.read():
+            if sent.target in self._names and sent.sender != os.getpid():
+                self._box.add(self._sent(sent))
+        for use in frame.processes:
+            self._names[use.pid] = use.name
+        self._held = {use.pid: use.rss for use in frame.processes}
+        while len(self._names) > MOST_NAMES:
+            del self._names[next(iter(self._names))]
+
+    def _note_forecasts(self, t: float) -> None:
+        self.view.forecasts = tuple(each for each in self._guard.forecasts if each.confident)
+        for each in self.view.forecasts:
+            key = each.pool, each.gauge
+            if t - self._told.get(key, 0.0) >= FORECAST_S:
+                self._told[key] = t
+                numbers = {"level": float(each.level), "per_minute": float(each.per_minute)}
+                numbers |= {} if each.per_step is None else {"per_step": float(each.per_step)}
+                numbers |= {} if each.expected is None else {"expected_t": each.expected.t}
+                self._box.add(records.Foreseen(t, f"{each.pool} {each.gauge}", each.sentence, numbers))
+
+    def _sent(self, sent: senders.Sent) -> records.Sent:
+        own = sent.target == os.getpid()
+        return records.Sent(
+            t=sent.t, signal=sent.signal, pid=None if own else sent.target,
+            name=self._names.get(sent.target, sent.target_name or ""),
+            sender=0 if sent.sender is None and not sent.by_kernel else sent.sender,
+            sender_name=sent.sender_name or "", sender_command=sent.sender_command or "", kernel=sent.by_kernel,
+            inside=sent.sender in self._names,
+        )  # fmt: skip
