@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from headway.config.sections import GuardSection
 from headway.facts.machine import Machine
 from headway.guard.forecast import Forecast
 from headway.guard.frame import Action, Frame, Gauge
-from headway.guard.frames import Frames, interval
+from headway.guard.frames import FASTEST_S, Frames, interval
 from headway.guard.policies import Guard
 from headway.guard.tree import Tree
 from headway.plan.ledger import Phase
@@ -46,8 +47,9 @@ def action_line(action: Action) -> str:
 class Watch:
     """Guards this process and its descendants between `__enter__` and `__exit__`.
 
-    `decided` is called in the watching thread with each action, dry ones included; `stop` with each stop. Processes
-    whose pids `rewards` gives are told apart as such.
+    `decided` is called in the watching thread with each action, dry ones included, `foreseen` with each
+    confident forecast of a limit, once a step, and `stop` with each stop. Processes whose pids `rewards` gives are
+    told apart as such. A frame is taken every second, and at each new step.
     """
 
     def __init__(
@@ -56,16 +58,18 @@ class Watch:
         machine: Machine,
         guarded: Guarded,
         decided: Callable[[Action], None],
+        foreseen: Callable[[Forecast], None],
         stop: Callable[[str], None],
     ) -> None:
         self._guard = Guard(section.policy, section.dry, guarded.planned)
         self._machine, self._limit = machine, guarded.limit
-        self._decided, self._stop = decided, stop
+        self._decided, self._foreseen, self._stop = decided, foreseen, stop
         self.rewards: Callable[[], tuple[int, ...]] = tuple
         self.done: Counter[str] = Counter()
         self._where: tuple[str | None, int | None] = (None, None)
         self._waiting: list[Action] = []
-        self._lock, self._ended = threading.Lock(), threading.Event()
+        self._told: int | None = None
+        self._lock, self._wake, self._ended = threading.Lock(), threading.Event(), False
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="headway-guard", daemon=True)
 
@@ -77,14 +81,17 @@ class Watch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End the thread. What ended it early is raised, unless something else is on its way."""
-        self._ended.set()
+        self._ended = True
+        self._wake.set()
         self._thread.join()
         if self._error is not None and error is None:
             raise self._error
 
     def at(self, phase: Phase, step: int) -> None:
         """A phase begins; what follows it counts to it until the next begins."""
-        self._where = (str(phase), step)
+        new, self._where = step != self._where[1], (str(phase), step)
+        if new:
+            self._wake.set()
 
     def take(self) -> list[Action]:
         """The actions that wait to be done, the mildest first. A frozen guard must not pass for a calm one: raises
@@ -95,22 +102,19 @@ class Watch:
             waiting, self._waiting = self._waiting, []
         return waiting
 
-    @property
-    def forecasts(self) -> tuple[Forecast, ...]:
-        """The gauges that grow."""
-        return self._guard.forecasts
-
     def _run(self) -> None:
         try:
             tree = Tree(os.getpid())
             frames = Frames(tree, machine=self._machine)
             try:
                 before: Frame | None = None
-                wait = 0.0
-                while not self._ended.wait(wait):
+                while not self._ended:
+                    self._wake.clear()
                     frame = self._with_own(frames.take(*self._where))
                     self._see(frame)
                     wait, before = interval(before, frame), frame
+                    time.sleep(FASTEST_S)
+                    self._wake.wait(wait - FASTEST_S)
             finally:
                 frames.close()
                 tree.close()
@@ -118,6 +122,14 @@ class Watch:
             self._error = error
 
     def _see(self, frame: Frame) -> None:
+        self._act(frame)
+        if frame.step != self._told:
+            self._told = frame.step
+            for forecast in self._guard.forecasts:
+                if forecast.confident and forecast.expected is not None:
+                    self._foreseen(forecast)
+
+    def _act(self, frame: Frame) -> None:
         for action in self._guard.see(frame):
             self.done[action.name] += not action.dry
             self._decided(action)

@@ -19,6 +19,7 @@ from headway.config.source import ModelSource
 from headway.errors import HeadwayError, InputError
 from headway.facts.machine import Machine
 from headway.facts.workload import DTYPE_BYTES
+from headway.guard.forecast import Forecast
 from headway.guard.frame import Action
 from headway.guard.recorder import Recorder
 from headway.plan.ledger import Phase
@@ -315,13 +316,22 @@ def _check(problems: ProblemSet, loaded: LoadedModel, spec: RunSpec) -> int:
 
 
 def _watch(spec: RunSpec, machine: Machine, guarded: Guarded, recorder: Recorder, view: View, stop: Stop) -> Watch:
-    """The guard of this run, which records and shows each action."""
+    """The guard of this run: it records and shows each action, and of forecasts the first that ends the run early."""
 
     def decided(action: Action) -> None:
         recorder.note("action", to_builtins(action))
         view.message(action_line(action))
 
-    return Watch(spec.guard, machine, guarded, decided, stop.ask)
+    told: set[tuple[str, str]] = set()
+
+    def foreseen(forecast: Forecast) -> None:
+        recorder.note("forecast", to_builtins(forecast))
+        key, reached = (forecast.pool, forecast.gauge), forecast.expected
+        if key not in told and reached is not None and reached.step is not None and reached.step <= spec.train.steps:
+            told.add(key)
+            view.message(f"forecast: {forecast.sentence}")
+
+    return Watch(spec.guard, machine, guarded, decided, foreseen, stop.ask)
 
 
 def _resume(
