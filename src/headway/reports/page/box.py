@@ -35,7 +35,7 @@ from headway.guard.frame import Frame, Gauge
 from headway.reports.page.files import lines
 from headway.reports.page.records import Band, Curve, Forecast, History, PoolChart, Stack
 from headway.reports.page.thin import Thinned, extremes
-from headway.reports.page.tracks import Clock, Tracks, pool_title
+from headway.reports.page.tracks import Clock, Tracks
 from headway.units import format_bytes
 
 TREE = "processes of the run"
@@ -226,7 +226,10 @@ class _Reader:
         notes = [*self._notes, *([f"{self._bad} records could not be read"] if self._bad else [])]
         where = "" if last is None else f"in {last[0]}" + ("" if last[1] is None else f" of step {last[1]}")
         code, killer = (None, None) if self._over is None else (self._over.code, self._over.signal)
-        facts = (*_context(begun, self._attempts), *self._facts, *_counted(self._counters))
+        pools = {pool.pool for pool in tracks.pools()}
+        growing = {each.pool: each.text for _, each in self._foreseen if each.pool.split(" ")[0] not in pools}
+        forecasts = [("forecast", text) for text in growing.values()]
+        facts = (*_context(begun, self._attempts), *forecasts, *self._facts, *_counted(self._counters))
         return History(
             starts=tuple(tracks.clock.starts), seconds=tracks.clock.end, bands=tracks.bands,
             pools=self._pools(), processes=_stack(self._uses.rows),
@@ -241,25 +244,21 @@ class _Reader:
         found = []
         for chart in self._tracks.pools():
             forecasts = tuple(
-                forecast
+                _forecast(t, each, chart, self._tracks.clock)
                 for t, each in self._foreseen
-                if each.pool == chart.pool and (forecast := _forecast(t, each, chart, self._tracks.clock)) is not None
+                if each.pool.split(" ")[0] == chart.pool
             )
-            found.append(msgspec.structs.replace(chart, title=pool_title(chart.pool), forecasts=forecasts[-1:]))
+            found.append(msgspec.structs.replace(chart, forecasts=forecasts[-1:]))
         return tuple(found)
 
 
 def _forecast(t: float, foreseen: Foreseen, chart: PoolChart, clock: Clock) -> Forecast:
-    """A forecast as a line, from what was held when it was made to what it foresaw; a text alone without numbers."""
-    numbers = foreseen.numbers
-    size, rate = numbers.get("used"), numbers.get("per_second")
-    if size is None or not rate:
+    """A forecast as a line, from where the series stood then to a quarter beyond the end; a text without numbers."""
+    level, rate = foreseen.numbers.get("level"), foreseen.numbers.get("per_minute", 0.0) / 60
+    if level is None or not rate:
         return Forecast(chart.pool, (t, 0.0), (t, 0.0), foreseen.text)
-    reach = max(60.0, clock.end / 4)
-    limit = numbers.get("limit")
-    if limit is not None and rate > 0:
-        reach = min(reach, max(0.0, (limit - size) / rate))
-    return Forecast(chart.pool, (t, size), (t + reach, size + rate * reach), foreseen.text)
+    until = 1.25 * clock.end
+    return Forecast(chart.pool, (t, level), (until, max(0.0, level + rate * (until - t))), foreseen.text)
 
 
 def _ended(code: int | None, number: int | None) -> str:

@@ -18,7 +18,7 @@ def chart_data(page: Page) -> dict[str, Any]:
     charts |= {f"plan-{at}": _bars(compared) for at, compared in enumerate(page.comparisons)}
     if history.processes.times:
         charts["processes"] = _stack(history.processes)
-    if history.pressure:
+    if any(each.top for each in history.pressure):
         curves = [_curve(each) for each in history.pressure]
         charts["pressure"] = {"kind": "time", "unit": "%", "curves": curves}
     charts |= {f"metric-{at}": _metric(metric) for at, metric in enumerate(page.metrics)}

@@ -10,7 +10,7 @@ from importlib.resources import files
 import headway
 from headway.reports.page.charts import chart_data
 from headway.reports.page.escape import escaped, script_json
-from headway.reports.page.records import Doctor, History, Page, Sample, Tile
+from headway.reports.page.records import Doctor, History, Page, PoolChart, Sample, Tile
 from headway.reports.page.tables import (
     action_table,
     comparison_table,
@@ -27,6 +27,8 @@ from headway.reports.page.tables import (
     words,
 )
 
+QUIET = 0.01
+"""The share of a small pool's limit up to which it gets no chart."""
 EVIDENCE, OTHERS = 8, 6
 """Lines of evidence, and of each other list of a diagnosis."""
 _PLACE = re.compile(r"<!--\[([a-z]+)\]-->|/\*\[([a-z]+)\]\*/")
@@ -108,7 +110,7 @@ def _sections(page: Page, *, links: bool) -> Iterator[str]:
         shown = "the most in each phase" if history.processes.shape == "steps" else "resident memory"
         figure = _figure("processes", "", stack_numbers(history.processes))
         yield _section("process", "Processes", figure, f"The largest processes over time, {shown}.")
-    if history.pressure:
+    if any(each.top for each in history.pressure):
         figure = _figure("pressure", "", curve_numbers(history.pressure, "time", steps=False))
         yield _section(
             "psi", "Memory pressure", figure, "Share of the last 10 s in which tasks waited for memory (PSI)."
@@ -157,12 +159,24 @@ def _memory(page: Page) -> Iterator[str]:
         return
     figures = []
     for at, pool in enumerate(history.pools):
+        if (quiet := _quiet(pool)) is not None:
+            figures.append(f'<p class="lead">{escaped(quiet, 200)}</p>')
+            continue
         told = "".join(f'<p class="foreseen">{escaped(each.text, 400)}</p>' for each in pool.forecasts)
         figures.append(_figure(f"pool-{at}", pool.title, told + pool_numbers(pool, history), pool.pool))
     about = "Coloured bands are the phases of the run, dashed lines its limits."
     if len(history.starts) > 1:
         about += " Time in which no process ran is left out; a dotted line stands where the run began again."
     yield _section("memory", "Memory over time", "".join(figures), about)
+
+
+def _quiet(pool: PoolChart) -> str | None:
+    """What is said of a pool of which next to nothing was used, in place of a chart."""
+    used = max((curve.top for curve in pool.curves), default=0.0)
+    smallest = min((limit.bytes for limit in pool.ceilings), default=0)
+    if pool.pool.endswith((".host", ".unified", "]")) or not smallest or used > smallest * QUIET:
+        return None
+    return f"{pool.title} ({pool.pool}): at most {size(used)} of {size(smallest)}."
 
 
 def _plan(page: Page) -> Iterator[str]:
@@ -210,7 +224,10 @@ def _doctor(doctor: Doctor) -> str:
         for label, (name, grade) in zip(("mechanism", "cause"), graded, strict=True)
     )
     body += f'<p class="graded">{" ".join(chips)}</p>'
-    lines = [f"{each['file']}:{each['line']}  {str(each['text']).strip()}" for each in answer["evidence"][:EVIDENCE]]
+    lines = [
+        f"{str(each['file']).rpartition('/')[2]}:{each['line']}  {str(each['text']).strip()}"
+        for each in answer["evidence"][:EVIDENCE]
+    ]
     if lines:
         body += f"<h3>What shows it</h3><pre>{escaped(chr(10).join(line[:300] for line in lines))}</pre>"
     body += _list("What to change", [_advice(each) for each in answer["remedies"]])

@@ -27,8 +27,9 @@ def words(text: object, most: int = 400) -> Cell:
 
 def table(head: Sequence[Cell], rows: Iterable[Sequence[Cell]], kind: str = "") -> str:
     """A table that scrolls by itself where it is wider than the page."""
+    named = f"<thead>{_row('th', head)}</thead>" if any(cell for cell, _ in head) else ""
     return (
-        f'<div class="scroll"><table class="{kind}"><thead>{_row("th", head)}</thead>'
+        f'<div class="scroll"><table class="{kind}">{named}'
         f"<tbody>{''.join(_row('td', row) for row in rows)}</tbody></table></div>"
     )
 
@@ -231,7 +232,7 @@ def action_table(history: History) -> str:
         [
             num(clock(each.t)), num("" if each.step is None else str(each.step)),
             words(f"{each.name} (dry run)" if each.dry else each.name), words(each.pool, 80), num(size(each.value)),
-            num(size(each.threshold)), num(duration(each.seconds)), words(each.reason, 500),
+            num(size(each.threshold)), num(duration(each.seconds)), (escaped(each.reason, 500), "wide"),
         ]
         for each in history.actions
     ]  # fmt: skip
