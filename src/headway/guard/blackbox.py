@@ -44,7 +44,7 @@ from headway.guard.boxrecords import (
     Span,
     every_of,
     lines,
-    number_of,
+    numbers_of,
     peaks_of,
     records,
     segments,
@@ -54,6 +54,8 @@ from headway.guard.frame import Action, Frame
 
 SIZE = 64 << 20
 """Bytes of all frames together."""
+TOGETHER_BYTES = 256 << 10
+"""Thinned files up to this size are put together with the next one."""
 SEGMENT_BYTES, SEGMENT_S = 1 << 20, 120.0
 """A file of frames is closed at one of these."""
 TIERS: tuple[tuple[float, float], ...] = ((600.0, 10.0), (3600.0, 60.0), (86400.0, 600.0))
@@ -80,13 +82,12 @@ class BlackBox:
         self._encoder = msgspec.json.Encoder()
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._guard = (folder / LOCK).open("ab")
-            fcntl.flock(self._guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._guard = _locked(folder)
             before = _attempts(folder)
             self._events = _open_to_append(folder / EVENTS)
             move_old_logs(folder, before)
             self._log = LogTail(folder)
-            self._number = max((number_of(path) for path in segments(folder)), default=0)
+            self._number = max((numbers_of(path)[1] for path in segments(folder)), default=0)
         except BlockingIOError:
             raise InputError(f"{folder}: another headway writes its recording there; name another folder") from None
         except OSError as error:
@@ -159,16 +160,18 @@ class BlackBox:
     def _thin(self) -> None:
         """Thin the closed files that are old enough, and the oldest further until all fit."""
         now = time.time()
+        before: Path | None = None
         for path in segments(self.folder):
             age = now - path.stat().st_mtime
             every = max((every for after, every in self._tiers if age > after), default=0.0)
-            if every > every_of(path):
-                _rewrite(path, every)
+            before = _rewrite(path, every, before) if every > every_of(path) else path
         while (closed := segments(self.folder)) and sum(map(_size, closed)) > self._size:
-            oldest = closed[0]
-            coarser = next((every for _, every in self._tiers if every > every_of(oldest)), None)
-            if coarser is None or not _rewrite(oldest, coarser):
-                oldest.unlink()
+            place = next((at for at, path in enumerate(closed) if every_of(path) < self._tiers[-1][1]), None)
+            if place is None:
+                closed[0].unlink()
+                continue
+            coarser = next(every for _, every in self._tiers if every > every_of(closed[place]))
+            _rewrite(closed[place], coarser, closed[place - 1] if place else None)
 
     def _bound_events(self) -> None:
         """Drop the ends of processes that ended well, then the middle."""
@@ -181,6 +184,17 @@ class BlackBox:
             kept = [*kept[: len(kept) // 8], *begun[-8:], *kept[-len(kept) // 8 :]]
         _replace(path, b"".join(kept))
         self._events = _open_to_append(path)
+
+
+def _locked(folder: Path) -> BinaryIO:
+    """The lock of a folder. BlockingIOError where another process has it."""
+    file = (folder / LOCK).open("ab")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        file.close()
+        raise
+    return file
 
 
 def _open_to_append(path: Path) -> BinaryIO:
@@ -204,16 +218,24 @@ def _attempts(folder: Path) -> int:
     return max((each.attempt for each in records(path, EVENT_LINES) if isinstance(each, Begun)), default=0)
 
 
-def _rewrite(path: Path, every: float) -> bool:
-    """Thin a closed file: the new one appears whole, then the old one goes. False where it grew no smaller."""
-    thinned = b"".join(msgspec.json.encode(each) + b"\n" for each in thin(records(path, MOMENT_LINES), every))
-    smaller = len(thinned) < path.stat().st_size
-    new = path.with_name(f"frames-{number_of(path):06d}.{every:.0f}s.jsonl")
+def _rewrite(path: Path, every: float, before: Path | None) -> Path:
+    """Thin a closed file, and put it together with the one before it where that is as thin and both are small.
+
+    The new file appears whole, then the old ones go.
+    """
+    together = before is not None and every_of(before) == every and _size(before) < TOGETHER_BYTES
+    parts = [before, path] if together and before is not None else [path]
+    moments = (each for part in parts for each in records(part, MOMENT_LINES))
+    first, last = numbers_of(parts[0])[0], numbers_of(path)[1]
+    name = f"{first:06d}" if first == last else f"{first:06d}-{last:06d}"
+    new = path.with_name(f"frames-{name}.{every:.0f}s.jsonl")
     when = path.stat().st_mtime
-    _replace(new, thinned)
+    _replace(new, b"".join(msgspec.json.encode(each) + b"\n" for each in thin(moments, every)))
     os.utime(new, (when, when))
-    path.unlink()
-    return smaller
+    for part in parts:
+        if part != new:
+            part.unlink()
+    return new
 
 
 def _size(path: Path) -> int:

@@ -149,23 +149,33 @@ _KINDS = frozenset({
 
 
 def segments(folder: Path) -> list[Path]:
-    """The files of frames, the oldest first; of a number that stands twice the thinned one, which was finished."""
-    best: dict[int, Path] = {}
-    for path in folder.glob("frames-*.jsonl"):
-        number = number_of(path)
-        if number not in best or every_of(path) > every_of(best[number]):
-            best[number] = path
-    return [best[number] for number in sorted(best)]
+    """The files of frames, the oldest first. Of what stands in two of them the thinned one counts: it was finished
+    before the other one was to go."""
+    kept: list[Path] = []
+    until = 0
+    for path in sorted(folder.glob("frames-*.jsonl"), key=_order):
+        first, last = numbers_of(path)
+        if last > until and first > 0:
+            kept.append(path)
+            until = last
+    return kept
 
 
-def number_of(path: Path) -> int:
-    """The number of a file of frames; 0 where its name has none.
+def _order(path: Path) -> tuple[int, int, float]:
+    first, last = numbers_of(path)
+    return first, -last, -every_of(path)
 
-    >>> number_of(Path("frames-000007.60s.jsonl")), every_of(Path("frames-000007.60s.jsonl"))
-    (7, 60.0)
+
+def numbers_of(path: Path) -> tuple[int, int]:
+    """The first and last number of a file of frames, which may hold several that were put together; 0 for none.
+
+    >>> numbers_of(Path("frames-000007.jsonl")), numbers_of(Path("frames-000001-000007.60s.jsonl"))
+    ((7, 7), (1, 7))
     """
-    word = path.name.split(".")[0].rpartition("-")[2]
-    return int(word) if word.isdigit() else 0
+    words = path.name.split(".")[0].split("-")[1:]
+    if not words or not all(word.isdigit() for word in words):
+        return 0, 0
+    return int(words[0]), int(words[-1])
 
 
 def every_of(path: Path) -> float:
@@ -223,8 +233,8 @@ def _kept(part: list[Moment]) -> Iterator[Moment]:
             peaks[name] = max(size, peaks.get(name, size))
     first = min([frame.t for frame in frames] + [span.t for span in spans])
     last = max([frame.t for frame in frames] + [span.until for span in spans])
-    # a frame that an earlier thinning kept is already counted in its span
-    yield Span(first, last, sum(span.frames for span in spans) or len(frames), peaks)
+    # behind each span stands the frame that was kept of it, which it has counted
+    yield Span(first, last, len(frames) - len(spans) + sum(span.frames for span in spans), peaks)
     best = max(frames, key=tightest)
     yield Seen(replace(best, processes=best.processes[:PROCESSES]))
 
