@@ -7,11 +7,12 @@ INSTALLED := .venv/.installed
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint docs clean
+.PHONY: help demo test test-slow lint docs clean
 
 help:
 	@echo "make demo    train a 135M model on this machine, planned before and measured after"
 	@echo "make test    style, types and tests"
+	@echo "make test-slow  the longer tests: whole tables, long traces, real Ray"
 	@echo "make lint    style and types alone"
 	@echo "make docs    the pages that are made from the product, anew"
 	@echo "make clean   remove .venv and the tools' caches; runs/ stays"
@@ -22,6 +23,9 @@ demo: $(INSTALLED)
 # Each worker is one thread: torch processes with more threads than cores slow each other down.
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --durations=10
+
+test-slow: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) -m slow
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check

@@ -41,7 +41,18 @@ def written(config, folder: Path) -> dict:
     return json.loads((folder / "config.json").read_text())
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+def one_of_each_family() -> list:
+    """The rows of the table, but for the first of each family all marked as slow."""
+    seen: set[str] = set()
+    found = []
+    for name, row in PUBLISHED.items():
+        family = row["config"]["model_type"]
+        found.append(pytest.param(name, marks=[pytest.mark.slow] if family in seen else []))
+        seen.add(family)
+    return found
+
+
+@pytest.mark.parametrize("name", one_of_each_family())
 def test_every_row_of_the_table_has_the_parameters_of_transformers_modules(name):
     assert by_name(name).parameters() == count(transformers_config(PUBLISHED[name]["config"]))
 
@@ -124,22 +135,22 @@ NEW = {
 
 
 @cache
-def variants() -> list[tuple[str, dict]]:
-    """Each family as transformers defaults it, with each of its switches thrown, and with the settings of NEW."""
+def variants() -> list:
+    """Each family as transformers defaults it, with the settings of NEW, and with each switch thrown (slow)."""
     found = []
     for family in [*FAMILIES, *COMPOSITES]:
         if family not in CONFIG_MAPPING_NAMES or family in PARTS:
             continue
         basic = BASIC.get(family, {})
-        found.append((family, basic))
+        found.append(pytest.param(family, basic))
         default = AutoConfig.for_model(family, **basic)
         found += [
-            (family, basic | {key: not getattr(default, key)})
+            pytest.param(family, basic | {key: not getattr(default, key)}, marks=pytest.mark.slow)
             for key in SWITCHES
             if isinstance(getattr(default, key, None), bool)
             and family != "internlm3"  # it wants all of its own at once
         ]
-        found += [(family, basic | NEW[family])] if family in NEW else []
+        found += [pytest.param(family, basic | NEW[family])] if family in NEW else []
     return found
 
 
@@ -153,7 +164,7 @@ def test_parameters_of_every_family_with_every_switch(family, settings, tmp_path
 
 
 def test_every_family_that_is_read_is_checked_or_is_remote_code():
-    checked = {family for family, _ in variants()} | PARTS | set(REMOTE)
+    checked = {each.values[0] for each in variants()} | PARTS | set(REMOTE)
     assert set(FAMILIES) | set(COMPOSITES) == checked
     assert len(checked) > 80
 

@@ -63,7 +63,7 @@ def one_pass(built: torch.nn.Module, *, grad: bool) -> int:
 
 
 CASES = [
-    (name, dtype, rank, checkpointing)
+    pytest.param(name, dtype, rank, checkpointing, marks=[] if "llama" in name or checkpointing else pytest.mark.slow)
     for name in ("tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-gemma")
     for dtype, rank, checkpointing in (
         ("fp32", 0, False), ("fp32", 8, True), ("bf16", 0, True), ("bf16", 8, False),

@@ -85,6 +85,7 @@ def test_a_file_in_one_dtype_loads_in_another_by_plain_rounding(tmp_path, name):
         assert torch.equal(value, expected.to(torch.bfloat16)), key
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "shape", [shape for shape in table().values() if shape.family in TRAINED], ids=lambda shape: shape.name
 )
