@@ -241,7 +241,7 @@ _ROLES = (
     (re.compile(r"^ray::IDLE"), "idle worker"),
     (re.compile(r"/ray/dashboard/|^ray-dashboard|^ray::(?:Dashboard|RuntimeEnv)Agent"), "Ray dashboard"),
     (re.compile(r"/ray/_private/log_monitor\.py|/ray/autoscaler/_private/monitor\.py"), "Ray monitor"),
-    (re.compile(r"/bin/ray job submit|^ray::JobSupervisor"), "job"),
+    (re.compile(r"/bin/ray job submit|^ray::\S*JobSupervisor"), "job"),
     (re.compile(r"^(?:ray::)?(?:\w*SGLang\w*|\w*VLLM\w*|\w*EngineCore|sglang|vLLM)", re.IGNORECASE), "engine"),
     (re.compile(r"^ray::\w*Train\w*", re.IGNORECASE), "trainer"),
     (re.compile(r"^ray::\w*(?:RolloutManager|RolloutWorker)"), "rollout"),

@@ -107,6 +107,7 @@ class Tree:
         if stat is None:
             raise InputError(f"process {root_pid}: there is no such process")
         self._start = stat.start
+        self._reapers = {1, *self._ancestors(stat.parent)}
         self._watcher = os.getpid() if stat.parent == os.getpid() else None
         if self._watcher is not None and self._live:
             become_subreaper()
@@ -249,7 +250,7 @@ class Tree:
             return "child"
         if self._watcher is not None and stat.parent == self._watcher and self._is_orphan_of_ours(stat):
             return "adopted"
-        if stat.group in self._groups and stat.parent == 1:
+        if stat.group in self._groups and stat.parent in self._reapers:
             return "group"
         if self._has_marker(stat.pid):
             return "marker"
@@ -298,6 +299,13 @@ class Tree:
             self._members[member.pid] = replace(member, command=command, name=name, forked=forked)
             self._ray.learn(command, {})
 
+    def _ancestors(self, pid: int) -> Iterator[int]:
+        """Above a process: where orphans go. It itself is left out: the shell of a pipeline has more children in the
+        root's process group."""
+        while (stat := self._files.stat(pid)) is not None and stat.parent > 0:
+            pid = stat.parent
+            yield pid
+
     def _children_of_watcher(self, listed: dict[int, int]) -> set[int]:
         if self._watcher is None:
             return set()
@@ -310,6 +318,7 @@ _SERVES = re.compile(r"--[\w-]+=(/[^\s=,'\"]*/session_\d{4}-\d\d-\d\d_\d\d-\d\d-
 it: `ray start`, or a driver."""
 _ADDRESS = re.compile(r"(?:^|\s)--address[= ](\S+)")
 _HOST_PORT = re.compile(r"^(?:https?://|ray://)?([\w.-]+):(\d+)")
+_GCS = re.compile(r"--gcs-address=(\S+)")
 _HERE = {"127.0.0.1", "localhost", "0.0.0.0"}
 
 
@@ -324,12 +333,15 @@ class _RaySessions:
         self._files, self._start, self._ever = files, start, ever
         self._others: set[str] = set()
         self._addresses: set[tuple[str, str]] = set()
+        self._gcs: set[str] = set()
         self._fresh = False
 
     def learn(self, command: str, environment: dict[str, str]) -> None:
         """What a member says of sessions and addresses."""
         for folder, _ in _SERVES.findall(command):
             self._decide(folder)
+            if folder in self.ours:
+                self._gcs.update(_GCS.findall(command))
         named = _ADDRESS.findall(command)
         named += [environment[name] for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS") if name in environment]
         found = {(match[1], match[2]) for match in map(_HOST_PORT.match, named) if match is not None}
@@ -343,6 +355,8 @@ class _RaySessions:
 
     def serves(self, command: str) -> bool:
         """Whether a process that is no member yet serves one of our sessions."""
+        if " ray.util.client.server " in command:  # of all that Ray starts, this alone is told no folder
+            return not self._gcs.isdisjoint(_ADDRESS.findall(command))
         for folder, maker in _SERVES.findall(command):
             if folder not in self.ours and (int(maker) in self._ever or self._listens(command)):
                 self._decide(folder)
