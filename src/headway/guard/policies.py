@@ -1,0 +1,205 @@
+"""The guard: which alarm leads to which action, under one of three named policies. It decides and does nothing."""
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from math import inf
+from types import MappingProxyType
+
+from msgspec import Struct
+
+from headway.errors import InputError
+from headway.guard import detect
+from headway.guard.detect import Alarm
+from headway.guard.forecast import Forecast, Forecaster
+from headway.guard.frame import Action, ActionName, Frame
+from headway.units import format_bytes
+
+ORDER: tuple[ActionName, ...] = ("warn", "free", "checkpoint", "shrink", "stop")
+"""The mildest first."""
+
+
+class Due(Struct, frozen=True):
+    """How near the limit must be before an action is taken: in steps, or in seconds where steps do not count."""
+
+    steps: float
+    seconds: float
+
+
+DUE: Mapping[ActionName, Due] = MappingProxyType({
+    "warn": Due(inf, inf),
+    "free": Due(inf, inf),
+    "checkpoint": Due(8, 180),
+    "shrink": Due(5, 120),
+    "stop": Due(2, 45),
+})  # fmt: skip
+
+
+class Policy(Struct, frozen=True):
+    """What a guard may do. `caution` multiplies every distance of `DUE`; `shrink_growth`: it shrinks also where memory
+    grows from step to step, which a smaller batch delays and does not end."""
+
+    name: str
+    actions: frozenset[ActionName]
+    caution: float = 1.0
+    shrink_growth: bool = False
+
+
+POLICIES: Mapping[str, Policy] = MappingProxyType({
+    policy.name: policy
+    for policy in (
+        Policy("observe", frozenset({"warn"})),
+        Policy("protect", frozenset(ORDER)),
+        Policy("strict", frozenset(ORDER), caution=2.0, shrink_growth=True),
+    )
+})  # fmt: skip
+
+COOLDOWN_S, SHORTEST_S = 30.0, 1.0
+"""Seconds that an action has to help before a stronger one, or one step where that is longer; and at least."""
+
+PART = 0.2
+"""The cooldown is never a larger part of the time that is left."""
+
+HELPED = 1.5
+"""An action has helped where the time left has grown by this factor."""
+
+EMERGENCY_S = 10.0
+"""With less time than this every action that is due comes at once, a stop excepted."""
+
+CALM_S, CALM_STEPS = 60.0, 3
+"""An alarm is over when it has not been seen for so long, and for so many steps."""
+
+AGAIN = 0.5
+"""A warning is repeated where the time left has fallen to this part of what it was."""
+
+
+class _Incident:
+    """What was done about one pool since its alarm began."""
+
+    def __init__(self) -> None:
+        self.done: set[ActionName] = set()
+        self.acted = -inf
+        self.left_then = inf
+        self.left_warned = inf
+        self.seen = -inf
+
+
+class Guard:
+    """Sees frames in the order of time and says what to do; whoever runs it does the actions.
+
+    `policy` is a name of `POLICIES`. `dry`: actions are decided and marked as not to be done. `planned`: the upper
+    bound of the plan by pool, in bytes; what stays inside it and below the limit is no alarm unless it grows from
+    step to step. Raises InputError for an unknown policy.
+
+    >>> Guard("observe").policy.actions
+    frozenset({'warn'})
+    """
+
+    def __init__(self, policy: str, dry: bool = False, planned: Mapping[str, int] | None = None) -> None:
+        if policy not in POLICIES:
+            raise InputError(f"guard policy {policy!r}: must be one of {', '.join(POLICIES)}")
+        self.policy, self.dry, self.planned = POLICIES[policy], dry, dict(planned or {})
+        self._forecaster = Forecaster()
+        self._incidents: dict[str, _Incident] = {}
+        self._pressure: deque[tuple[float, float]] = deque(maxlen=64)
+        self._last: Frame | None = None
+
+    @property
+    def forecasts(self) -> tuple[Forecast, ...]:
+        """The gauges that grow, those without a confident forecast included."""
+        return self._forecaster.forecasts
+
+    @property
+    def processes(self) -> tuple[Forecast, ...]:
+        """The processes that grow, the fastest first."""
+        return self._forecaster.processes
+
+    def see(self, frame: Frame) -> tuple[Action, ...]:
+        """Take the next frame; the actions that are due now, the mildest first."""
+        self._forecaster.see(frame)
+        if "full" in frame.pressure:
+            self._pressure.append((frame.t, frame.pressure["full"]))
+        alarms = _nearest(self._alarms(frame))
+        self._last = frame
+        self._end_calm(frame.t)
+        return tuple(action for alarm in alarms for action in self._answer(alarm, frame))
+
+    def _alarms(self, frame: Frame) -> Iterable[Alarm]:
+        for gauge in frame.gauges:
+            if not gauge.limit or gauge.limit <= 0:
+                continue
+            follower, planned = self._forecaster.of(gauge), self.planned.get(gauge.pool)
+            forecast, track = follower.found, follower.track
+            yield from filter(None, (
+                None if forecast is None else detect.runs_out(forecast, gauge, frame.t),
+                detect.near_limit(track, gauge, planned),
+                detect.rises_fast(track, gauge, planned),
+            ))  # fmt: skip
+        yield from filter(None, (detect.under_pressure(self._pressure, frame), detect.counted(self._last, frame)))
+
+    def _answer(self, alarm: Alarm, frame: Frame) -> list[Action]:
+        incident = self._incidents.setdefault(alarm.pool, _Incident())
+        incident.seen = frame.t
+        names = self._due(alarm, incident, frame.t)
+        if not names:
+            return []
+        incident.done.update(names)
+        incident.acted, incident.left_then = frame.t, alarm.left_s
+        if "warn" in names:
+            incident.left_warned = alarm.left_s
+        return [self._action(name, alarm, frame) for name in names]
+
+    def _due(self, alarm: Alarm, incident: _Incident, t: float) -> list[ActionName]:
+        """The next action that is due and was not tried, or all but a stop where only seconds are left."""
+        open_ = [name for name in ORDER if name not in incident.done and self._allows(name, alarm)]
+        if not incident.done:
+            return open_[: self._at_once(open_, alarm)]
+        waited, wait = t - incident.acted, self._cooldown(alarm)
+        if waited < wait:
+            return []
+        if not open_ or alarm.left_s > HELPED * incident.left_then:
+            again = alarm.left_s <= AGAIN * incident.left_warned and alarm.left_s > 0 and waited >= COOLDOWN_S
+            return ["warn"] if again else []
+        return open_[: self._at_once(open_, alarm)]
+
+    def _at_once(self, open_: list[ActionName], alarm: Alarm) -> int:
+        if alarm.left_s >= EMERGENCY_S or alarm.grows:
+            return 1
+        return max(1, sum(name != "stop" for name in open_))
+
+    def _allows(self, name: ActionName, alarm: Alarm) -> bool:
+        if name not in self.policy.actions:
+            return False
+        if name == "shrink" and alarm.grows and not self.policy.shrink_growth:
+            return False
+        due, caution = DUE[name], self.policy.caution
+        if alarm.left_steps is not None:
+            return alarm.left_steps <= due.steps * caution
+        return alarm.left_s <= due.seconds * caution
+
+    def _cooldown(self, alarm: Alarm) -> float:
+        step = alarm.left_s / alarm.left_steps if alarm.left_steps else 0.0
+        return max(SHORTEST_S, min(max(COOLDOWN_S, step), PART * alarm.left_s))
+
+    def _end_calm(self, t: float) -> None:
+        for pool, incident in list(self._incidents.items()):
+            if t - incident.seen > max(CALM_S, CALM_STEPS * self._forecaster.step_of(pool)):
+                del self._incidents[pool]
+
+    def _action(self, name: ActionName, alarm: Alarm, frame: Frame) -> Action:
+        reason = alarm.reason
+        if alarm.grows and self.processes:
+            fastest = self.processes[0]
+            reason += f"; {fastest.pool} grows {format_bytes(fastest.per_minute)} a minute"
+        return Action(
+            t=frame.t, name=name, detector=alarm.detector, pool=alarm.pool, gauge=alarm.gauge, value=alarm.value,
+            threshold=alarm.threshold, seconds=alarm.seconds, reason=reason, dry=self.dry, step=frame.step,
+        )  # fmt: skip
+
+
+def _nearest(alarms: Iterable[Alarm]) -> list[Alarm]:
+    """One alarm for each pool: the one with the least time left."""
+    nearest: dict[str, Alarm] = {}
+    for alarm in alarms:
+        if alarm.pool not in nearest or alarm.left_s < nearest[alarm.pool].left_s:
+            nearest[alarm.pool] = alarm
+    return list(nearest.values())
