@@ -33,9 +33,9 @@ from headway.guard.boxrecords import (
 )
 from headway.guard.frame import Frame, Gauge
 from headway.reports.page.files import lines
-from headway.reports.page.records import Band, Curve, Forecast, History, PoolChart, Stack
+from headway.reports.page.records import Band, Curve, History, Stack
 from headway.reports.page.thin import Thinned, extremes
-from headway.reports.page.tracks import Clock, Tracks
+from headway.reports.page.tracks import Tracks
 from headway.units import format_bytes
 
 TREE = "processes of the run"
@@ -99,7 +99,7 @@ class _Reader:
         self._step: int | None = None
         self._uses = Thinned[_Uses](_largest)
         self._pressure: dict[str, Thinned[tuple[float, float]]] = {}
-        self._foreseen: list[tuple[float, Foreseen]] = []
+        self._foreseen: dict[str, str] = {}
         self._facts: list[tuple[str, str]] = []
         self._notes: list[str] = []
         self._counters: dict[str, dict[str, int]] = {}
@@ -142,7 +142,7 @@ class _Reader:
             case Acted():
                 self._tracks.act(record.action)
             case Foreseen():
-                self._foreseen = [*self._foreseen, (self._tracks.clock.at(record.t), record)][-FORECASTS:]
+                self._forecast(record)
             case Over():
                 self._tracks.clock.at(record.t)
                 self._close()
@@ -178,6 +178,17 @@ class _Reader:
             self._tracks.limit(gauge.pool, gauge.name, gauge.limit, CONSEQUENCES.get(gauge.name, ""), curve)
         if phase is not None:
             self._tracks.hold(phase, {gauge.pool: gauge.used})
+
+    def _forecast(self, made: Foreseen) -> None:
+        """A forecast: drawn where it has its numbers, and the last of each gauge or process as a sentence."""
+        if made.pool in self._foreseen or len(self._foreseen) < FORECASTS:
+            self._foreseen[made.pool] = made.text
+        t, numbers = self._tracks.clock.at(made.t), made.numbers
+        pool, _, gauge = made.pool.partition(" ")
+        if {"level", "per_minute", "expected_t"} <= numbers.keys():
+            seen = t - self._tracks.clock.starts[-1].t
+            rate, seconds = numbers["per_minute"] / 60, numbers["expected_t"] - made.t
+            self._tracks.foresight.add(pool, gauge, (t, numbers["level"]), rate, seconds, made.text, seen)
 
     def _span(self, span: Span) -> None:
         """A thinned stretch: its peaks, at its middle, as their moments are not known."""
@@ -226,39 +237,18 @@ class _Reader:
         notes = [*self._notes, *([f"{self._bad} records could not be read"] if self._bad else [])]
         where = "" if last is None else f"in {last[0]}" + ("" if last[1] is None else f" of step {last[1]}")
         code, killer = (None, None) if self._over is None else (self._over.code, self._over.signal)
-        pools = {pool.pool for pool in tracks.pools()}
-        growing = {each.pool: each.text for _, each in self._foreseen if each.pool.split(" ")[0] not in pools}
-        forecasts = [("forecast", text) for text in growing.values()]
+        pools = tracks.pools()
+        forecasts = [("forecast", text) for text in list(self._foreseen.values())[-FORECASTS:]]
         facts = (*_context(begun, self._attempts), *forecasts, *self._facts, *_counted(self._counters))
         return History(
             starts=tuple(tracks.clock.starts), seconds=tracks.clock.end, bands=tracks.bands,
-            pools=self._pools(), processes=_stack(self._uses.rows),
+            pools=pools, processes=_stack(self._uses.rows),
             pressure=tuple(Curve(name, points.rows) for name, points in self._pressure.items()),
             actions=tuple(tracks.actions), held=tracks.held, passes=tracks.passes, phase_seconds=tracks.seconds,
             peak=self._peak, stopped=where, exit=_ended(code, killer), exit_code=code,
             command="" if begun is None else shlex.join(begun.command)[:2000],
             ledger="" if begun is None else begun.ledger, facts=facts, log=log, notes=tuple(notes),
         )  # fmt: skip
-
-    def _pools(self) -> tuple[PoolChart, ...]:
-        found = []
-        for chart in self._tracks.pools():
-            forecasts = tuple(
-                _forecast(t, each, chart, self._tracks.clock)
-                for t, each in self._foreseen
-                if each.pool.split(" ")[0] == chart.pool
-            )
-            found.append(msgspec.structs.replace(chart, forecasts=forecasts[-1:]))
-        return tuple(found)
-
-
-def _forecast(t: float, foreseen: Foreseen, chart: PoolChart, clock: Clock) -> Forecast:
-    """A forecast as a line, from where the series stood then to a quarter beyond the end; a text without numbers."""
-    level, rate = foreseen.numbers.get("level"), foreseen.numbers.get("per_minute", 0.0) / 60
-    if level is None or not rate:
-        return Forecast(chart.pool, (t, 0.0), (t, 0.0), foreseen.text)
-    until = 1.25 * clock.end
-    return Forecast(chart.pool, (t, level), (until, max(0.0, level + rate * (until - t))), foreseen.text)
 
 
 def _ended(code: int | None, number: int | None) -> str:

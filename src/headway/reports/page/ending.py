@@ -35,9 +35,12 @@ def train_ending(
     if summary is not None:
         reason = str(summary.get("exit_reason"))[:80]
         if reason == "finished":
-            return Ending("finished", "good", f"Finished: {done}{time}. {memory}{gain}".strip(), bad=False)
+            sentence = f"Finished: {done}{time}. {memory}{guard_words(history)}{gain}"
+            return Ending("finished", "good", sentence.strip(), bad=False)
         reason = "the guard" if reason == "guard" else reason
-        sentence = f"Stopped by {reason} after {done}{time}; the same command resumes it. {memory}{gain}"
+        sentence = (
+            f"Stopped by {reason} after {done}{time}; the same command resumes it. {memory}{guard_words(history)}"
+        )
         return Ending("stopped", "warn", sentence.strip(), bad=True)
     if history is None:
         return Ending("unknown", "warn", f"How it ended is not known: no recording. {done} were finished.", bad=True)
@@ -98,6 +101,16 @@ def memory_words(history: History | None) -> str:
     share = f"{used / limit:.0%}" if limit else "all"
     held = f"It held {format_bytes(history.peak)} at most"
     return f"{held}; of the tightest limit, {name} ({format_bytes(limit)}), {share} was used. "
+
+
+def guard_words(history: History | None) -> str:
+    """What the guard did, and how often the run began again."""
+    if history is None:
+        return ""
+    done = list(dict.fromkeys(each.name for each in history.actions if not each.dry))
+    words = f"The guard acted ({', '.join(done)}). " if done else ""
+    again = len(history.starts) - 1
+    return words + (f"The run began again {'once' if again == 1 else f'{again} times'}. " if again > 0 else "")
 
 
 def gain_words(metrics: Metrics) -> str:

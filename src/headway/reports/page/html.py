@@ -162,7 +162,8 @@ def _memory(page: Page) -> Iterator[str]:
         if (quiet := _quiet(pool)) is not None:
             figures.append(f'<p class="lead">{escaped(quiet, 200)}</p>')
             continue
-        told = "".join(f'<p class="foreseen">{escaped(each.text, 400)}</p>' for each in pool.forecasts)
+        last = {each.curve: each.text for each in pool.forecasts}
+        told = "".join(f'<p class="foreseen">Forecast: {escaped(text, 400)}</p>' for text in last.values())
         figures.append(_figure(f"pool-{at}", pool.title, told + pool_numbers(pool, history), pool.pool))
     about = "Coloured bands are the phases of the run, dashed lines its limits."
     if len(history.starts) > 1:

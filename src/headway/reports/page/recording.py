@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from headway.guard.forecast import Forecast
 from headway.guard.frame import Action
 from headway.guard.recorder import FORMAT, PhaseRecord
 from headway.reports.page.files import number, rows, size_of
@@ -55,6 +56,8 @@ class _Reader:
                 self._phase(msgspec.convert(row, PhaseRecord))
             elif kind == "action":
                 self._tracks.act(msgspec.convert(row.get("action", row), Action))
+            elif kind == "forecast":
+                self._forecast(msgspec.convert(row, Forecast))
             elif kind == "failure" and len(self._failures) < FAILURES:
                 self._failures.append(_failure(row))
         except (ValueError, TypeError, KeyError, AttributeError, msgspec.ValidationError):
@@ -109,6 +112,14 @@ class _Reader:
         tracks.hold(phase, {**sizes, **record.device})
         self._peak = max(self._peak, record.tree_peak, record.outside_peak)
         self._open, self._last = [], record
+
+    def _forecast(self, made: Forecast) -> None:
+        if made.expected is None or not made.confident:
+            return
+        t, clock = self._tracks.clock.at(made.at), self._tracks.clock
+        rate, seconds = made.per_minute / 60, made.expected.t - made.at
+        start = (t, float(made.level))
+        self._tracks.foresight.add(made.pool, made.gauge, start, rate, seconds, made.sentence, t - clock.starts[-1].t)
 
     def _plan(self, phase: str, start: float) -> None:
         """What was expected of a phase, and its bound, from where it began."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from headway.guard.frame import Action
-from headway.reports.page.records import ActionRow, Band, Ceiling, Curve, Point, PoolChart, Shape, Start
+from headway.reports.page.records import ActionRow, Band, Ceiling, Curve, Forecast, Point, PoolChart, Shape, Start
 from headway.reports.page.thin import Thinned, extremes, longest
 
 MOST_CURVES, MOST_STARTS, MOST_ACTIONS, MOST_PHASES = 60, 50, 200, 40
@@ -44,6 +44,46 @@ class Clock:
         return round(self._offset + self._last - self._began, 3)
 
 
+class Foresight:
+    """Keeps the forecasts of a run, of which a few are drawn for each gauge: the first, the last, some between."""
+
+    DRAWN, FAR, BEYOND = 4, 2.0, 1.25
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[str, str], list[Forecast]] = {}
+
+    def add(self, pool: str, gauge: str, start: Point, rate: float, seconds: float, text: str, seen: float) -> None:
+        """What was foreseen at a moment: growth by `rate` bytes a second, to a limit in some seconds.
+
+        One that looks much further ahead than the run was `seen`, in seconds, is left out.
+        """
+        if not 0 < seconds <= self.FAR * seen or len(self._made) >= MOST_CURVES:
+            return
+        made = self._made.setdefault((pool, gauge), [])
+        made.append(Forecast(gauge, start, (start[0] + seconds, max(0.0, start[1] + rate * seconds)), text))
+        if len(made) > 400:
+            del made[1:-1:2]
+
+    def of(self, pool: str, end: float) -> tuple[Forecast, ...]:
+        """Those of a pool that are drawn, cut a little beyond the end of the recording."""
+        found = []
+        for (owner, _), made in self._made.items():
+            if owner == pool:
+                step = max(1.0, (len(made) - 1) / (self.DRAWN - 1))
+                chosen = sorted({min(len(made) - 1, round(at * step)) for at in range(self.DRAWN)})
+                found += [_until(made[at], self.BEYOND * end) for at in chosen]
+        return tuple(found)
+
+
+def _until(forecast: Forecast, end: float) -> Forecast:
+    """A forecast cut at a time."""
+    (t, size), (far, reached) = forecast.start, forecast.end
+    if far <= end or far <= t:
+        return forecast
+    end = max(end, t)
+    return Forecast(forecast.curve, (t, size), (end, size + (reached - size) * (end - t) / (far - t)), forecast.text)
+
+
 class Tracks:
     """Curves by pool and name, bands, and the most that each phase held."""
 
@@ -54,6 +94,7 @@ class Tracks:
         self.seconds: dict[str, float] = {}
         self.ceilings: dict[tuple[str, str, str], Ceiling] = {}
         self.actions: list[ActionRow] = []
+        self.foresight = Foresight()
         self._bands = Thinned[Band](longest)
         self._curves: dict[tuple[str, str], tuple[Thinned[Point], Shape, bool, str]] = {}
 
@@ -116,7 +157,8 @@ class Tracks:
             )
             if curves:
                 limits = tuple(limit for (owner, _, _), limit in self.ceilings.items() if owner == pool)
-                found.append(PoolChart(pool, pool_title(pool), curves, limits))
+                forecasts = self.foresight.of(pool, self.clock.end)
+                found.append(PoolChart(pool, pool_title(pool), curves, limits, forecasts))
         return tuple(found)
 
 
