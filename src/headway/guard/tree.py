@@ -288,15 +288,12 @@ class Tree:
                 self._read_title(member)
 
     def _read_title(self, member: Member) -> None:
-        forked, name = member.forked, member.name
-        if forked:
-            stat = self._files.stat(member.pid)
-            if stat is None or stat.forked:
-                return
-            forked, name = False, stat.name
         command = self._files.command(member.pid)
-        if forked != member.forked or command != member.command:
-            self._members[member.pid] = replace(member, command=command, name=name, forked=forked)
+        if command == member.command and not member.forked:
+            return
+        stat = self._files.stat(member.pid)
+        if stat is not None and command:
+            self._members[member.pid] = replace(member, command=command, name=stat.name, forked=stat.forked)
             self._ray.learn(command, {})
 
     def _ancestors(self, pid: int) -> Iterator[int]:
