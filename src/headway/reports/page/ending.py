@@ -10,6 +10,8 @@ from headway.reports.page.records import Comparison, Doctor, Ending, History, Po
 from headway.reports.widgets import duration
 from headway.units import format_bytes
 
+DISK = "disk"
+"""How the names of pools begin that are no memory."""
 CLOSE = 0.9
 """The share of a limit above which a peak is said to be close to it."""
 
@@ -98,9 +100,8 @@ def memory_words(history: History | None) -> str:
     if lowest is None:
         return f"It held {format_bytes(history.peak)} at most. "
     name, used, limit = lowest
-    share = f"{used / limit:.0%}" if limit else "all"
     held = f"It held {format_bytes(history.peak)} at most"
-    return f"{held}; of the tightest limit, {name} ({format_bytes(limit)}), {share} was used. "
+    return f"{held}; of the tightest limit, {name} ({format_bytes(limit)}), {share(used, limit)} was used. "
 
 
 def guard_words(history: History | None) -> str:
@@ -125,10 +126,20 @@ def gain_words(metrics: Metrics) -> str:
     )
 
 
+def share(used: int, limit: int) -> str:
+    """A part of a limit, with a digit more where it is nearly all.
+
+    >>> share(1, 3), share(9949, 10_000)
+    ('33%', '99.5%')
+    """
+    part = used / limit
+    return f"{part:.1%}" if 0.95 <= part < 1.05 else f"{part:.0%}"
+
+
 def tightest(pools: Sequence[PoolChart]) -> tuple[str, int, int] | None:
     """Of all limits the one of which the largest share was used: its name, the most that counted, its size."""
     best: tuple[float, str, int, int] | None = None
-    for pool in pools:
+    for pool in (pool for pool in pools if not pool.pool.startswith(DISK)):
         tops = {curve.name: curve.top for curve in pool.curves if not curve.planned}
         for limit in pool.ceilings:
             used = tops.get(limit.curve)
@@ -146,16 +157,14 @@ def tiles(history: History | None, metrics: Metrics, compared: Sequence[Comparis
         found.append(Tile("steps", f"{metrics.steps:,}", _per_step(metrics)))
     if history is not None and history.seconds:
         again = len(history.starts) - 1
-        about = f"started again {again} {'time' if again == 1 else 'times'}" if again > 0 else "running time"
+        about = f"began again {'once' if again == 1 else f'{again} times'}" if again > 0 else "running time"
         found.append(Tile("time", duration(history.seconds), about))
     if history is not None and history.peak is not None:
         found.append(Tile("peak memory", format_bytes(history.peak), "processes of the run together"))
         if (limit := tightest(history.pools)) is not None:
             name, used, size = limit
             tone: Tone = "good" if used < CLOSE * size else "warn" if used < size else "bad"
-            found.append(
-                Tile(f"of {name}", f"{used / size:.0%}", f"{format_bytes(used)} of {format_bytes(size)}", tone)
-            )
+            found.append(Tile(f"of {name}", share(used, size), f"{format_bytes(used)} of {format_bytes(size)}", tone))
     found += _planned(compared[0]) if compared else []
     found += _scores(metrics)
     speed = metrics.last.get("rollout_tokens_per_s")
@@ -179,7 +188,7 @@ def _planned(compared: Comparison) -> list[Tile]:
         f"{', '.join(over)} over the bound" if over else "all within the bound"
     )
     text = f"{error:+.1%}" if math.isfinite(error) and error < 100 else ">9999%"
-    return [Tile("plan's error", text, about, "bad" if over else "good")]
+    return [Tile("plan's error", text, about, "bad" if over else "good" if abs(error) <= 0.15 else "plain")]
 
 
 def _scores(metrics: Metrics) -> list[Tile]:

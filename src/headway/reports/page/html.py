@@ -13,6 +13,7 @@ from headway.reports.page.escape import escaped, script_json
 from headway.reports.page.records import Doctor, History, Page, PoolChart, Sample, Tile
 from headway.reports.page.tables import (
     action_table,
+    clock,
     comparison_table,
     curve_numbers,
     details,
@@ -27,8 +28,8 @@ from headway.reports.page.tables import (
     words,
 )
 
-QUIET = 0.01
-"""The share of a small pool's limit up to which it gets no chart."""
+QUIET, FULL = 0.01, 0.95
+"""Up to which share of its limit shm was used, or a disk grew, that gets no chart; a full one always does."""
 EVIDENCE, OTHERS = 8, 6
 """Lines of evidence, and of each other list of a diagnosis."""
 _PLACE = re.compile(r"<!--\[([a-z]+)\]-->|/\*\[([a-z]+)\]\*/")
@@ -162,8 +163,8 @@ def _memory(page: Page) -> Iterator[str]:
         if (quiet := _quiet(pool)) is not None:
             figures.append(f'<p class="lead">{escaped(quiet, 200)}</p>')
             continue
-        last = {each.curve: each.text for each in pool.forecasts}
-        told = "".join(f'<p class="foreseen">Forecast: {escaped(text, 400)}</p>' for text in last.values())
+        last = {each.curve: f"Forecast at {clock(each.start[0])}: {each.text}" for each in pool.forecasts}
+        told = "".join(f'<p class="foreseen">{escaped(text, 400)}</p>' for text in last.values())
         figures.append(_figure(f"pool-{at}", pool.title, told + pool_numbers(pool, history), pool.pool))
     about = "Coloured bands are the phases of the run, dashed lines its limits."
     if len(history.starts) > 1:
@@ -172,12 +173,16 @@ def _memory(page: Page) -> Iterator[str]:
 
 
 def _quiet(pool: PoolChart) -> str | None:
-    """What is said of a pool of which next to nothing was used, in place of a chart."""
-    used = max((curve.top for curve in pool.curves), default=0.0)
+    """What is said in place of a chart of a pool that is no memory and of which next to nothing was used."""
+    values = [value for curve in pool.curves for _, value in curve.points]
     smallest = min((limit.bytes for limit in pool.ceilings), default=0)
-    if pool.pool.endswith((".host", ".unified", "]")) or not smallest or used > smallest * QUIET:
+    disk = pool.pool.startswith("disk")
+    if not (disk or pool.pool.endswith(".shm")) or not smallest or not values:
         return None
-    return f"{pool.title} ({pool.pool}): at most {size(used)} of {size(smallest)}."
+    moved = max(values) - min(values) if disk else max(values)
+    if moved > smallest * QUIET or max(values) > smallest * FULL:
+        return None
+    return f"{pool.title}: at most {size(max(values))} of {size(smallest)}."
 
 
 def _plan(page: Page) -> Iterator[str]:

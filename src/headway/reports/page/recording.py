@@ -96,12 +96,13 @@ class _Reader:
         tracks.band(Band(phase, record.step, start, end))
         tracks.add(pool, TREE, before, record.outside_peak, "steps")
         tracks.add(pool, TREE, start, record.tree_peak, "steps")
-        tracks.add(pool, TREE, end, record.rss_end, "steps")
+        tracks.add(pool, TREE, end, record.tree_peak, "steps")
         self._plan(phase, start)
-        tracks.add(pool, NOW, start, record.rss_start)
+        alone = record.children_peak == 0  # else what the tree held at the borders is not known
+        tracks.add(pool, NOW, start, record.rss_start if alone else None)
         for row in self._open:
             self._point(row)
-        tracks.add(pool, NOW, end, record.rss_end)
+        tracks.add(pool, NOW, end, record.rss_end if alone else None)
         tracks.add(pool, NODE, start, record.node_used_peak, "steps")
         tracks.add(pool, NODE, end, record.node_used_peak, "steps")
         tracks.add(pool, GROUP, start, record.cgroup_current_peak, "steps", about="with page cache")

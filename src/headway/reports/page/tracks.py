@@ -165,14 +165,14 @@ class Tracks:
 def pool_title(pool: str) -> str:
     """A pool in words.
 
-    >>> pool_title("node[0].host"), pool_title("node[0].device[1]"), pool_title("disk")
-    ('Memory of the node', 'Memory of device 1', 'disk')
+    >>> pool_title("node[0].host"), pool_title("node[0].device[1]"), pool_title("disk:/data")
+    ('Memory of the node', 'Memory of device 1', 'Disk of /data')
     """
+    if pool.startswith("disk:"):
+        return f"Disk of {pool[5:]}"
     words = {"host": "Memory of the node", "unified": "Unified memory", "shm": "Shared memory (/dev/shm)"}
     node, _, kind = pool.partition(".")
     where = "" if node in ("node[0]", "") else f", {node}"
     if kind.startswith("device[") and kind.endswith("]"):
         return f"Memory of device {kind[7:-1]}{where}"
-    if kind.startswith("disk"):
-        return f"Disk {kind[4:].strip('[]')}{where}".replace(" ,", ",").strip()
     return words[kind] + where if kind in words else pool
