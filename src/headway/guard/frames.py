@@ -109,6 +109,7 @@ class Frames:
 
     def close(self) -> None:
         """Let descriptors and the driver go; the tree is the caller's."""
+        self._node.close()
         self._groups.close()
         if self._devices is not None:
             self._devices.close()

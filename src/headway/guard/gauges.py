@@ -111,6 +111,11 @@ class Node:
         """Its PSI of memory; empty where the kernel keeps none."""
         return pressure(self._pressure.read())
 
+    def close(self) -> None:
+        """Let the descriptors go."""
+        for file in (self._meminfo, self._pressure, self._vmstat):
+            file.close()
+
     def oom_kills(self) -> int | None:
         """Processes that the kernel killed for memory since boot, in any control group or none."""
         return field(self._vmstat.read(), b"oom_kill")

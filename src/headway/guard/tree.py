@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headway.errors import InputError
-from headway.facts.probe import ROOT
+from headway.facts.probe import ROOT, asks_psutil
 from headway.guard.read import ProcessFiles, Stat
 
 MARKER = "HEADWAY_WATCH"
@@ -94,8 +94,9 @@ class Tree:
     """The processes of a run, from a root process on. Call `refresh` about once a second.
 
     `marker` is the value of `HEADWAY_WATCH` that was set for the root. Children that the watcher starts for its own
-    needs are told to `exclude`; those that it has already are none of the run. InputError if there is no process
-    `root_pid`.
+    needs are told to `exclude`; those that it has already are none of the run. Where the root is the watcher's child,
+    orphans of the run become its children from then on. InputError if there is no process `root_pid`, and on a system
+    without Linux's /proc.
 
     A process is taken up only if it started no earlier than the root did and shows one of the signs.
     """
@@ -103,6 +104,8 @@ class Tree:
     def __init__(self, root_pid: int, root: Path = ROOT, *, marker: str | None = None) -> None:
         self.root_pid, self.marker = root_pid, marker
         self._files, self._live = ProcessFiles(root), root == ROOT
+        if asks_psutil(root):
+            raise InputError("watching a tree of processes needs Linux's /proc, which this system does not have")
         stat = self._files.stat(root_pid)
         if stat is None:
             raise InputError(f"process {root_pid}: there is no such process")

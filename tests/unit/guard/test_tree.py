@@ -349,6 +349,27 @@ def test_a_copy_of_its_parent_gets_its_name_when_it_runs_its_own_program(proc: F
     assert [(member.name, member.forked) for member in tree.members if member.pid == 51] == [("raylet", False)]
 
 
+def test_process_1_is_given_everybody_s_orphans_and_takes_its_own(
+    proc: FakeProc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a container the watcher may be the first process, which inherits what `kubectl exec` leaves behind too."""
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    tree = Tree(50, proc.root, marker="run-1")
+    proc.process(51, 1, start=200)
+    proc.process(52, 1, start=200)
+    (proc.root / "proc/52/environ").write_bytes(b"A=b\0HEADWAY_WATCH=run-1\0")
+    assert pids(tree) == {50, 52}
+
+
+def test_a_process_may_watch_what_it_starts_itself(processes: Processes) -> None:
+    tree = Tree(os.getpid())
+    child = processes.named("raylet")
+    assert {member.pid: member.sign for member in tree.refresh()}.get(child.pid) == "child"
+    child.communicate("end\n")
+    assert child.pid not in {member.pid for member in tree.refresh()}
+    tree.close()
+
+
 def test_an_end_that_was_waited_for_elsewhere_is_noted(proc: FakeProc) -> None:
     tree = Tree(50, proc.root)
     tree.note_end(50, 9)
