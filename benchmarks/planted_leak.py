@@ -3,8 +3,8 @@
     python benchmarks/planted_leak.py
 
 Three runs of one RunSpec on the CPU, a tiny random model in fp32. Without the leak, to its end: the weights to
-compare with, and the memory that the run needs. With the leak under `memory.limit` and a guard that only observes: the
-true step at which the limit is passed (nothing enforces it). With the leak, the guard and `--on-limit resume`.
+compare with, and the memory that the run needs. With the leak under `memory.limit` and an observing guard: the true
+step at which the limit is passed (nothing enforces it). With the leak, the guard and `--on-limit resume`.
 
 The reward's process is a child of the trainer, counted in its tree; a fresh process starts without what it leaked.
 """

@@ -1,6 +1,7 @@
 """The guard inside a run: what it decides is done at safe points, recorded and shown. Only memory is scripted."""
 
 import json
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,8 @@ from headway.config.sections import GuardSection
 from headway.facts.machine import Machine, Pool
 from headway.guard.forecast import Forecast
 from headway.guard.frame import Action, Frame, Gauge, ProcessUse
+from headway.guard.frames import Frames
+from headway.guard.tree import Tree
 from headway.plan.ledger import Phase
 from headway.train import guard
 from headway.train.guard import Guarded, Watch
@@ -174,8 +177,18 @@ def test_what_ends_the_thread_is_raised_and_not_taken_for_calm(monkeypatch: pyte
 
 
 def test_the_real_sensor_sees_this_process() -> None:
-    told = Told()
-    with told.watch(limit=1 << 20, policy="observe") as watch:
-        watch.at(Phase.TRAIN, 1)
-        time.sleep(1.5)
-        assert watch.take() == []
+    """The first gauge is the tree's memory against `memory.limit`, this process in it."""
+    watch = Told().watch(limit=64 << 30)
+    tree = Tree(os.getpid())
+    frames = Frames(tree, machine=MACHINE)
+    try:
+        frame = watch._with_own(frames.take("train", 1))
+    finally:
+        frames.close()
+        tree.close()
+    own = frame.gauges[0]
+    assert (own.pool, own.name, own.limit) == ("node[0].host", "memory.limit", 64 << 30)
+    assert own.used >= 50 << 20
+    assert own.used == sum(process.rss for process in frame.processes)
+    assert os.getpid() in {process.pid for process in frame.processes}
+    assert {gauge.name for gauge in frame.gauges} > {"memory.limit", "node"}
