@@ -6,6 +6,7 @@ from math import inf
 from types import MappingProxyType
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.errors import InputError
 from headway.guard import detect
@@ -19,24 +20,28 @@ ORDER: tuple[ActionName, ...] = ("warn", "free", "checkpoint", "shrink", "stop")
 
 
 class Due(Struct, frozen=True):
-    """How near the limit must be before an action is taken: in steps, or in seconds where steps do not count."""
+    """How near the limit must be before an action is taken: in steps, or in seconds where steps do not count.
+
+    Where steps are short, `least_s` seconds before it: it takes time to come to a safe point.
+    """
 
     steps: float
     seconds: float
+    least_s: float
 
 
 DUE: Mapping[ActionName, Due] = MappingProxyType({
-    "warn": Due(inf, inf),
-    "free": Due(inf, inf),
-    "checkpoint": Due(8, 180),
-    "shrink": Due(5, 120),
-    "stop": Due(2, 45),
+    "warn": Due(inf, inf, inf),
+    "free": Due(inf, inf, inf),
+    "checkpoint": Due(8, 180, 10),
+    "shrink": Due(5, 120, 10),
+    "stop": Due(2, 45, 5),
 })  # fmt: skip
 
 
 class Policy(Struct, frozen=True):
-    """What a guard may do. `caution` multiplies every distance of `DUE`; `shrink_growth`: it shrinks also where memory
-    grows from step to step, which a smaller batch delays and does not end."""
+    """What a guard may do. `caution` multiplies every distance of `DUE`. `shrink_growth`: it shrinks also where memory
+    grows from step to step, which a smaller batch only delays."""
 
     name: str
     actions: frozenset[ActionName]
@@ -132,7 +137,7 @@ class Guard:
             yield from filter(None, (
                 None if forecast is None else detect.runs_out(forecast, gauge, frame.t),
                 detect.near_limit(track, gauge, planned),
-                detect.rises_fast(track, gauge, planned),
+                _growing(detect.rises_fast(track, gauge, planned), forecast),
             ))  # fmt: skip
         yield from filter(None, (detect.under_pressure(self._pressure, frame), detect.counted(self._last, frame)))
 
@@ -173,7 +178,7 @@ class Guard:
             return False
         due, caution = DUE[name], self.policy.caution
         if alarm.left_steps is not None:
-            return alarm.left_steps <= due.steps * caution
+            return alarm.left_steps <= due.steps * caution or alarm.left_s <= due.least_s * caution
         return alarm.left_s <= due.seconds * caution
 
     def _cooldown(self, alarm: Alarm) -> float:
@@ -194,6 +199,13 @@ class Guard:
             t=frame.t, name=name, detector=alarm.detector, pool=alarm.pool, gauge=alarm.gauge, value=alarm.value,
             threshold=alarm.threshold, seconds=alarm.seconds, reason=reason, dry=self.dry, step=frame.step,
         )  # fmt: skip
+
+
+def _growing(alarm: Alarm | None, forecast: Forecast | None) -> Alarm | None:
+    """A fast rise as it is, or as a part of the growth from step to step where that is known."""
+    if alarm is None or forecast is None or not forecast.confident or not forecast.by_step:
+        return alarm
+    return replace(alarm, grows=True)
 
 
 def _nearest(alarms: Iterable[Alarm]) -> list[Alarm]:
