@@ -20,7 +20,9 @@ from pathlib import Path
 from msgspec.structs import replace
 from rich.console import Console, Group, RenderableType
 
+from headway.cli.doctor import diagnosed
 from headway.cli.inputs import Case, read_case
+from headway.diagnose.finding import Diagnosis
 from headway.facts import machines, shapes
 from headway.facts.machine import Machine
 from headway.facts.shapes import ModelShape
@@ -31,6 +33,7 @@ from headway.plan.plan import plan
 from headway.plan.planned import Planned, examine
 from headway.plan.size import OTHERS, OWN, largest, size, trainable
 from headway.plan.verdict import Kind, overall, verdict
+from headway.reports.doctor import doctor_report
 from headway.reports.launch import lint_report
 from headway.reports.plan import plan_report
 from headway.units import GIB
@@ -286,6 +289,7 @@ def _largest() -> Iterator[str]:
 # -- the run that died at step 75 ---------------------------------------------------------------------------
 
 SCRIPT = Path("tests/data/scripts/slime-step-75.sh")
+STEP_75_LOG = Path("tests/data/deaths/seeds/step-75.log")
 OPTIONS = ("--model", "qwen3-30B-A3B", "--machine", "b200x8", "--set", "host.bytes=1600e9", "--at-step", "75")
 
 
@@ -296,7 +300,7 @@ def step_75_case() -> Case:
 
 
 def step_75() -> Iterator[str]:
-    """The page on the 30B-A3B run, its first half: the plan."""
+    """The page on the 30B-A3B run: the plan of its script, and the diagnosis of its last lines."""
     case = step_75_case()
     planned = examine(case.workload, case.machine)
     assert case.launch is not None
@@ -305,14 +309,27 @@ def step_75() -> Iterator[str]:
     yield (
         "A run of slime's `train_async.py` ended at step 75 with the sentence that it may have exceeded its pod's "
         "memory limits (github.com/THUDM/slime issue 1740). This page plans the script as it was posted, by `python "
-        "benchmarks/cases.py step-75`. The host memory of 1600 GB, decimal, is from the report.\n"
+        "benchmarks/cases.py step-75`, and diagnoses what it printed. The host memory of 1600 GB, decimal, is from "
+        "the report.\n"
     )
     yield "## The plan\n"
     command = f"headway plan {SCRIPT} {' '.join(OPTIONS)}"
     shown = Group(plan_report(planned, case.trainer), lint_report(notes))
     yield from _console(command, shown)
-    yield "## What it says about the death\n"
+    yield "## What the plan says about the death\n"
     yield from _about_75(planned)
+    yield "\n## The diagnosis\n"
+    found = step_75_diagnosis()
+    yield "```console"
+    yield f"$ headway doctor {STEP_75_LOG} --script {SCRIPT} --machine b200x8 --set host.bytes=1600e9"
+    yield doctor_report(found)
+    yield "```"
+
+
+def step_75_diagnosis() -> Diagnosis:
+    """What the doctor makes of the lines that the run ended with."""
+    with chdir(ROOT):
+        return diagnosed([str(STEP_75_LOG)], [], SCRIPT, "b200x8", live=False, changes=["host.bytes=1600e9"])
 
 
 def _about_75(planned: Planned) -> Iterator[str]:

@@ -3,6 +3,7 @@
 Imports stand in the function, so that a command loads only what it runs.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,6 +26,12 @@ def doctor(
     machine: Annotated[
         str | None, typer.Option("--machine", help="Where it ran: gb10, 8xh100-80, ...: checks with the ledger.")
     ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="What the script leaves open, as in plan: host.bytes=1600e9."
+        ),
+    ] = None,
     live: Annotated[
         bool, typer.Option("--live", help="Also read this machine: kernel log, cgroup files, Ray's session.")
     ] = False,
@@ -45,7 +52,7 @@ def doctor(
 
         typer.echo(explained(explain))
         return
-    found = diagnosed(logs or [], run or [], script, machine, live=live)
+    found = diagnosed(logs or [], run or [], script, machine, live=live, changes=set_ or ())
     if termination_log is not None:
         write_termination(termination_log, found.sentence)
     if as_json:
@@ -62,15 +69,22 @@ def doctor(
 
 
 def diagnosed(
-    logs: list[str], runs: list[str], script: Path | None, machine: str | None, *, live: bool
+    logs: list[str],
+    runs: list[str],
+    script: Path | None,
+    machine: str | None,
+    *,
+    live: bool,
+    changes: Sequence[str] = (),
 ) -> "Diagnosis":
     """What ended a run, as the command says it. InputError for what cannot be read."""
     from msgspec.structs import replace
 
     from headway.diagnose.compare import compare
     from headway.diagnose.doctor import diagnose
-    from headway.diagnose.run_facts import due, resume
+    from headway.diagnose.run_facts import due, other_starts, resume
     from headway.diagnose.sources import sources_of
+    from headway.errors import InputError
 
     sources = sources_of(logs, runs, live=live)
     settings = _settings(logs + runs, script, machine)
@@ -87,13 +101,18 @@ def diagnosed(
     context = [*compare(found.findings), *(line for each in recorded for line in each.lines)]
     if step is not None:
         context += [*due(settings, step), *resume(settings, step)]
-    context += [f"lint: {each}" for each in settings.lints]
+    context += [*other_starts(settings, found.answer.mechanism), *(f"lint: {each}" for each in settings.lints)]
     found = replace(found, context=(*found.context, *context), notes=(*found.notes, *settings.notes))
     if settings.workload is not None and machine is not None:
-        from headway.cli.inputs import find_machine
+        from headway.cli.inputs import find_machine, host_memory
         from headway.diagnose.planned import with_plan
+        from headway.foreign.settings import apply
 
-        found = with_plan(found, settings.workload, find_machine(machine, ray=settings.workload.ray))
+        host, keys = host_memory(changes)
+        workload = apply(settings.workload, keys)
+        found = with_plan(found, workload, find_machine(machine, host, ray=workload.ray))
+    elif changes:
+        raise InputError(f"--set {changes[0]}: changes the plan, and none is made without --script and --machine")
     return found
 
 

@@ -1,6 +1,7 @@
 """The ledger beside a diagnosis: what the run was expected to hold, and changes that fit, in its system's flags."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -9,6 +10,9 @@ from headway.errors import InputError
 from headway.facts.machine import Machine
 from headway.facts.workload import Workload
 from headway.units import format_bytes
+
+if TYPE_CHECKING:
+    from headway.plan.planned import Planned
 
 MOST = 5
 """Remedies that are told."""
@@ -38,4 +42,27 @@ def with_plan(diagnosis: Diagnosis, workload: Workload, machine: Machine) -> Dia
         }
         for remedy in planned.advice.remedies[:MOST]
     )  # fmt: skip
-    return replace(diagnosis, context=(*diagnosis.context, *lines), remedies=remedies)
+    return replace(diagnosis, context=(*diagnosis.context, *lines), remedies=(*remedies, *_more(diagnosis, planned)))
+
+
+def _more(diagnosis: Diagnosis, planned: "Planned") -> Iterator[Mapping[str, object]]:
+    """What a run that fits can change: copies that it does not need, and what its pod has to be given."""
+    from headway.plan.remedies import savings
+
+    if planned.advice.remedies:
+        return
+    for saving in savings(planned.workload, planned.machine):
+        yield {
+            "text": saving.change.text, "verdict": planned.outcome.kind, "pool": saving.pool,
+            "before_bytes": saving.before_bytes, "after_bytes": saving.after_bytes, "cost": "free",
+        }  # fmt: skip
+    hosts = [pool for pool in planned.outcome.pools if pool.pool.endswith((".host", ".unified"))]
+    if hosts and any(each.name == "pod-eviction" for each in diagnosis.answer.candidates):
+        most = max(hosts, key=lambda pool: pool.upper)
+        size = -(-most.upper >> 30)
+        yield {
+            "text": f"the pod's resources.requests.memory and resources.limits.memory: at least {size}Gi each (a pod "
+            "that holds more than it requested is evicted first)",
+            "verdict": planned.outcome.kind, "pool": most.pool, "before_bytes": None, "after_bytes": most.upper,
+            "cost": "free",
+        }  # fmt: skip

@@ -121,6 +121,19 @@ def due(settings: Settings, step: int) -> list[str]:
     return found
 
 
+def other_starts(settings: Settings, mechanism: str) -> list[str]:
+    """Whether the script's own clean-up can be what ended a run, by the signals that it sends.
+
+    >>> told = other_starts(Settings(lints=("run.sh:8 pkill -9 ray: ends every process by SIGKILL",)), "sigterm")
+    >>> told[0]
+    'another start of this script on the node ends others by SIGKILL: it did not send this SIGTERM'
+    """
+    enders = [each for each in settings.lints if " by SIG" in each or " by the signal" in each]
+    if mechanism != "sigterm" or not enders or not all(each.endswith("by SIGKILL") for each in enders):
+        return []
+    return ["another start of this script on the node ends others by SIGKILL: it did not send this SIGTERM"]
+
+
 def resume(settings: Settings, step: int | None) -> list[str]:
     """From which checkpoint to go on, as far as the intervals tell."""
     if settings.save is None or step is None:

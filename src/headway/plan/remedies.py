@@ -112,6 +112,37 @@ def remedies(workload: Workload, machine: Machine) -> Advice:
     return Advice(tuple(sorted(helpful, key=_rank)), tuple(idle), search.plans)
 
 
+class Saving(Struct, frozen=True):
+    """A change that costs nothing, and what it does to the highest phase of one pool, in bytes."""
+
+    change: Change
+    pool: str
+    before_bytes: int
+    before_upper: int
+    after_bytes: int
+    after_upper: int
+
+
+def savings(workload: Workload, machine: Machine) -> tuple[Saving, ...]:
+    """What the run could leave out and be the same run: a reference model whose coefficient is 0.
+
+    One saving for each pool that it lowers. Asked of a run that fits, for which no remedies are searched.
+    """
+    search = _Search(workload, machine)
+    found = []
+    for move, values in search.moves:
+        if (move.key, move.cost) != ("trainer.reference", Cost.FREE):
+            continue
+        without = move.apply(workload, values[0])
+        change, after = search.change(move, without), tops(plan(without, machine))
+        found += [
+            Saving(change, pool, *before, *after[pool])
+            for pool, before in search.first.tops.items()
+            if after[pool][0] < before[0]
+        ]
+    return tuple(found)
+
+
 def _rank(remedy: Remedy) -> tuple[int, int, int, int]:
     kind = _RANKS[remedy.kind]
     if kind == _RANKS["does not fit"]:
@@ -317,7 +348,7 @@ class _Search:
         before = self.first.tops[self.pool]
         kinds: tuple[Kind, ...] = ("fits", "tight", "does not fit")
         kind = kinds[tried.rank] if tried.ranks else "cannot tell"
-        changes = tuple(self._change(move, tried.workload) for move, _ in tried.made)
+        changes = tuple(self.change(move, tried.workload) for move, _ in tried.made)
         gone = Peak(pool, phase, self.worst.step, 0, 0)
         after = ledger.peak_of(pool, phase) if phase in ledger.phases(pool) else gone
         return Remedy(
@@ -325,8 +356,8 @@ class _Search:
             ledger.worst(pool, self._lowest(pool)).phase, kind, tried.workload, self.worst, after,
         )  # fmt: skip
 
-    def _change(self, move: Move, after: Workload) -> Change:
-        """What a move came to in the run as changed."""
+    def change(self, move: Move, after: Workload) -> Change:
+        """What a move came to in the run as changed, in the words of the run's own system."""
         before = value_of(self.first.workload, move.key)
         value = value_of(after, move.key)
         assert value is not None

@@ -72,9 +72,9 @@ def _section(title: str, lines: list[str]) -> Iterator[str]:
 def _remedies(found: Diagnosis) -> Iterator[str]:
     for each in found.remedies:
         before, after = each["before_bytes"], each["after_bytes"]
-        sizes = (
-            f"{format_bytes(before)} -> {format_bytes(after)}"
-            if isinstance(before, int) and isinstance(after, int)
-            else ""
+        sizes = ", ".join(
+            name.format(format_bytes(size))
+            for name, size in (("{} before", before), ("{} with it", after))
+            if isinstance(size, int)
         )
         yield f"{each['text']}  ({each['pool']}: {sizes}, {each['verdict']})"

@@ -129,3 +129,20 @@ def test_explain_prints_a_rule():
 def test_explain_names_the_nearest():
     with pytest.raises(InputError, match="disk-full"):
         run("--explain", "disk-ful")
+
+
+def test_a_run_that_fits_is_told_what_it_can_leave_out_and_what_its_pod_needs():
+    words = (STEP_75, "--script", SCRIPT, "--machine", "b200x8", "--set", "host.bytes=1600e9", "--json")
+    found = json.loads(run(*words, code=4))
+    reference, pod = (each for each in found["answer"]["remedies"] if "pool" in each)
+    assert "--use-kl-loss" in reference["text"]
+    assert reference["pool"] == pod["pool"] == "node[0].host"
+    assert reference["before_bytes"] - reference["after_bytes"] > 70 << 30
+    assert "resources.limits.memory" in pod["text"]
+    assert pod["after_bytes"] < 1600e9
+    assert any("ends others by SIGKILL: it did not send this SIGTERM" in line for line in found["context"])
+
+
+def test_a_setting_without_a_plan_to_change_is_refused():
+    with pytest.raises(InputError, match="--script and --machine"):
+        run(STEP_75, "--set", "host.bytes=1600e9")

@@ -1,5 +1,6 @@
 """Commands that end the runs of others on the same node."""
 
+import re
 from collections.abc import Iterator, Sequence
 
 from headway.foreign.lint.rule import Rule, Sighting, Subject
@@ -11,6 +12,8 @@ SHARED = ("python", "ray", "sglang", "vllm", "torchrun", "redis", "gcs_server", 
 """Names that another's run on the node has as well."""
 TAKES_VALUE = ("-u", "-U", "-g", "-P", "-t", "-s", "-G", "--signal", "--user", "--euid", "--uid")
 OF_A_USER = ("-u", "-U", "--user", "--euid", "--uid")
+
+_KILL = re.compile(r" (?:-|-s ?|--signal[ =])(?:9|(?:SIG)?KILL)\b")
 
 
 def find(subject: Subject) -> Iterator[Sighting]:
@@ -28,7 +31,8 @@ def _kills(words: Sequence[str]) -> str:
     """What a command ends on the node; empty where it ends nothing of others."""
     program, rest = words[0].rpartition("/")[2], list(words[1:])
     if program == "ray":
-        return "stops every Ray process of this user on the node" if "stop" in rest[:1] else ""
+        signal = "SIGKILL" if {"--force", "-f"} & set(rest) else "SIGTERM"
+        return f"ends every Ray process of this user on the node by {signal}" if "stop" in rest[:1] else ""
     if program not in KILLERS:
         return ""
     names, only_own = [], False
@@ -41,7 +45,8 @@ def _kills(words: Sequence[str]) -> str:
             names.append(word)
     hit = [name for name in names if _shared(name)]
     whose = "of this user" if only_own else "that this user may end"
-    return f"ends every process {whose} whose name matches {', '.join(hit)}" if hit else ""
+    signal = "SIGKILL" if _KILL.search(" ".join(words)) else "the signal that it names, SIGTERM where it names none"
+    return f"ends every process {whose} whose name matches {', '.join(hit)} by {signal}" if hit else ""
 
 
 def _shared(pattern: str) -> bool:
