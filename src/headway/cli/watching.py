@@ -188,7 +188,7 @@ class _Session:
         """A signal to headway: written down, and passed on."""
         if sent.signal != signal.SIGWINCH:
             if hasattr(self, "watch"):
-                self.watch.signal(sent)
+                self.watch.received(sent)
             self.asked_to_go = self.asked_to_go or sent.signal in ASKED_TO_GO
         child = self._child
         if child is not None:

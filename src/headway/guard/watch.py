@@ -1,6 +1,7 @@
 """Watches a run: takes frames, lets the guard see them, and writes all of it to the black box, in a thread."""
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from headway.guard.frames import Frames, interval
 from headway.guard.loglines import LogReader
 from headway.guard.policies import Guard
 from headway.guard.stop import Stopper
-from headway.guard.tree import Tree
+from headway.guard.tree import Ended, Tree
 
 FORECAST_S = 30.0
 """Seconds between forecasts of one pool that are written down."""
@@ -61,6 +62,7 @@ class Watch:
         self._trace = senders.SignalTrace.open()
         self._names: dict[int, str] = {}
         self._held: dict[int, int] = {}
+        self._killed: set[int] = set()
         self._told: dict[tuple[str, str], float] = {}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headway-watch", daemon=True)
@@ -86,7 +88,7 @@ class Watch:
         if self.reader.feed(data):
             self._box.add(records.Mark(time.time(), self.reader.phase, self.reader.step))
 
-    def signal(self, sent: senders.Sent) -> None:
+    def received(self, sent: senders.Sent) -> None:
         """A signal that headway itself received."""
         self._box.add(self._sent(sent))
 
@@ -97,6 +99,7 @@ class Watch:
         if status is not None:
             self.tree.note_end(self.tree.root_pid, status)
         try:
+            self.tree.refresh()
             frame = self._look()
             self._box.add(records.Counted(frame.t, "after", frame.events))
         finally:
@@ -143,18 +146,27 @@ class Watch:
         return action
 
     def _note_processes(self, frame: Frame) -> None:
-        ended = self.tree.ended()
-        for each in ended:
-            name = self._names.get(each.pid, each.name)
-            self._box.add(records.Ended(each.t, each.pid, name, each.code, each.signal, rss=self._held.get(each.pid)))
         for sent in self._trace.read():
             if sent.target in self._names and sent.sender != os.getpid():
                 self._box.add(self._sent(sent))
+                self._killed |= {sent.target} if sent.signal == signal.SIGKILL else set()
+        for each in self.tree.ended():
+            self._box.add(self._ended(each))
         for use in frame.processes:
             self._names[use.pid] = use.name
         self._held = {use.pid: use.rss for use in frame.processes}
         while len(self._names) > MOST_NAMES:
             del self._names[next(iter(self._names))]
+
+    def _ended(self, each: Ended) -> records.Ended:
+        """How a process ended. Where its parent alone was told, a SIGKILL that was sent to it tells it too."""
+        killed = each.code is None and each.signal is None and each.pid in self._killed
+        known = each.code is not None or each.signal is not None
+        return records.Ended(
+            each.t, each.pid, self._names.get(each.pid, each.name), each.code,
+            int(signal.SIGKILL) if killed else each.signal, rss=self._held.get(each.pid),
+            why="SIGKILL was sent to it" if killed else "" if known else "only its parent was told how it ended",
+        )  # fmt: skip
 
     def _note_forecasts(self, t: float) -> None:
         self.view.forecasts = tuple(each for each in self._guard.forecasts if each.confident)

@@ -7,6 +7,7 @@ badly: what comes after may be teardown. A count of kills speaks against a kill 
 import signal
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
 
 from headway.diagnose.lines import Source
@@ -21,7 +22,7 @@ from headway.units import format_bytes
 NAME = "black-box"
 """The file that the lines seem to stand in."""
 TOGETHER_S, LAST_S = 1.5, 120.0
-"""Seconds within which ends may have come in any order; seconds before the end in which they belong to it."""
+"""Seconds within which ends belong together; seconds before the run's end in which they belong to it."""
 DAEMONS = r"earlyoom|systemd-oomd|oomd|nohang"
 
 SIGNS = (
@@ -93,15 +94,25 @@ def told(box: Box) -> Iterator[str]:
 
 
 def first_ends(box: Box) -> tuple[Ended, ...]:
-    """Of the processes that ended badly with the run those that were first, if a signal ended them all; else none."""
+    """The processes that a signal ended before any process of the run ended with a bad code, near the run's own end;
+    none where that cannot be told. Of several the first, with those that may have come in any order."""
     until = box.over.t if box.over is not None else (box.last.t if box.last else box.begun.t)
     bad = [each for each in box.ended if not _well(each) and each.t >= until - LAST_S]
-    if not bad:
-        return ()
-    start = min(each.t for each in bad)
-    first = tuple(each for each in bad if each.t <= start + max(TOGETHER_S, 2 * box.begun.interval))
-    known = tuple(each for each in first if each.signal is not None)
-    return known if all(each.code is None for each in first) else ()
+    times = {each.pid: _when(box, each) for each in bad}
+    coded = min((times[each.pid][0] for each in bad if each.signal is None), default=inf)
+    first = [each for each in bad if each.signal is not None and times[each.pid][1] <= coded]
+    start = min((times[each.pid][1] for each in first), default=inf)
+    return tuple(each for each in first if times[each.pid][0] <= start + TOGETHER_S)
+
+
+def _when(box: Box, each: Ended) -> tuple[float, float]:
+    """The earliest and latest moment at which a process can have ended: its end was noticed with the next frame."""
+    sent = [sent.t for sent in box.sent if sent.pid == each.pid and sent.signal == each.signal]
+    if sent:
+        return sent[-1], sent[-1]
+    if box.over is not None and each.pid == box.over.pid:
+        return box.over.t, box.over.t
+    return each.t - 2 * max(1.0, box.begun.interval), each.t
 
 
 def kernel_kills(box: Box) -> int | None:

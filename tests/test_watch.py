@@ -1,0 +1,240 @@
+"""`headway watch` with real commands: nothing of the command changes, and the black box survives every kill."""
+
+import contextlib
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from headway.cli import doctor
+from headway.guard.blackbox import is_written, read_blackbox
+from headway.guard.senders import SignalTrace
+
+HEADWAY = [sys.executable, "-m", "headway"]
+
+
+def watch(folder: Path, *words: str, **how: object) -> "subprocess.Popen[str]":
+    """A watch in a session of its own; its words are options, then -- and the command."""
+    return subprocess.Popen(
+        [*HEADWAY, "watch", "--out", str(folder), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True, **how,
+    )  # type: ignore[call-overload, no-any-return]  # fmt: skip
+
+
+def until(found: Callable[[], object], seconds: float = 15.0) -> None:
+    end = time.monotonic() + seconds
+    while not found():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+
+
+def says(folder: Path, text: str) -> Callable[[], bool]:
+    def found() -> bool:
+        log = folder / "log.0.txt"
+        return log.exists() and text in log.read_text()
+
+    return found
+
+
+def alive(pid: int) -> bool:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
+
+
+@pytest.fixture
+def bystanders() -> Iterator[list["subprocess.Popen[bytes]"]]:
+    """Processes of the same names that are nobody's business."""
+    names = ("sleep 60", "exec -a ray::Trainer sleep 60", "exec -a raylet sleep 60")
+    others = [subprocess.Popen(["bash", "-c", name], start_new_session=True) for name in names]
+    yield others
+    for other in others:
+        assert other.poll() is None, "a bystander was touched"
+        os.killpg(other.pid, signal.SIGKILL)
+        other.wait()
+
+
+def test_output_and_exit_code_pass_through_and_the_doctor_answers_on_standard_error(tmp_path):
+    script = "echo out; echo err >&2; cat; python3 -c 'raise KeyError(7)'"
+    done = subprocess.run(
+        [*HEADWAY, "watch", "--out", tmp_path / "box", "--", "bash", "-c", script],
+        input="given\n", capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, "out\ngiven\n")
+    assert done.stderr.startswith("err\nTraceback")
+    assert "python-exception (proven)" in done.stderr
+    box = read_blackbox(tmp_path / "box")
+    assert (box.begun.command, box.over is not None and box.over.code) == (("bash", "-c", script), 1)
+    assert {"out", "err", "given", "KeyError: 7"} <= set(box.log)
+
+
+def test_each_signal_is_passed_on_once_and_its_sender_is_recorded(tmp_path):
+    numbers = [signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGQUIT, signal.SIGINT, signal.SIGTERM]
+    code = (
+        "import signal, time\n"
+        f"for n in {[int(n) for n in numbers]}: signal.signal(n, lambda n, f: print('got', n, flush=True))\n"
+        "print('ready', flush=True)\nend = time.time() + 20\n"
+        "while time.time() < end: signal.sigtimedwait([], 0.05)\n"
+    )
+    process = watch(tmp_path, "--quiet", "--", sys.executable, "-c", code)
+    until(says(tmp_path, "ready"))
+    for number in numbers:
+        process.send_signal(number)
+        until(says(tmp_path, f"got {int(number)}\n"))
+    box = read_blackbox(tmp_path)
+    assert [(each.signal, each.sender) for each in box.sent] == [(int(number), os.getpid()) for number in numbers]
+    os.kill(box.recent[-1].processes[0].pid, signal.SIGKILL)
+    out, _ = process.communicate(timeout=15)
+    assert process.returncode == 128 + signal.SIGKILL
+    assert out.split("\n")[1:-1] == [f"got {int(number)}" for number in numbers]
+
+
+def test_on_a_terminal_the_command_has_one_too(tmp_path):
+    code = "stty size; test -t 0 && test -t 2 && tty; echo $COLUMNS; echo -e 'bar 1\\rbar 2'; cat; echo not reached"
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ["TERM"] = "dumb"
+        os.execv(sys.executable, [*HEADWAY, "watch", "--out", str(tmp_path), "--", "bash", "-c", code])
+    import termios
+
+    termios.tcsetwinsize(terminal, (40, 100))
+    before = termios.tcgetattr(terminal)
+    seen = b""
+
+    def read(wanted: bytes) -> bytes:
+        nonlocal seen
+        until(lambda: (select.select([terminal], [], [], 0.1)[0] and more()) or wanted in seen)
+        return seen
+
+    def more() -> bool:
+        nonlocal seen
+        seen += os.read(terminal, 4096)
+        return False
+
+    read(b"bar 2")
+    os.write(terminal, b"typed\r")
+    read(b"typed\r\ntyped\r\n")
+    os.write(terminal, b"\x03")
+    with contextlib.suppress(OSError):
+        while data := os.read(terminal, 4096):
+            seen += data
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 128 + signal.SIGINT
+    assert b"/dev/pts/" in seen
+    assert b"not reached" not in seen
+    assert seen.startswith(b"40 100") or b"24 80" in seen[:8]  # the size may have come after the start
+    os.close(terminal)
+    assert before
+
+
+def test_a_kill_of_everything_leaves_the_last_second(tmp_path, bystanders):
+    script = (
+        "echo step 41 done; setsid bash -c 'exec -a ray::Trainer sleep 50' & "
+        "python3 -c \"import time; held = b'x' * (200 << 20); print('step 42 done', flush=True); time.sleep(50)\""
+    )
+    process = watch(tmp_path, "--quiet", "--", "bash", "-c", script)
+    until(says(tmp_path, "step 42"))
+    until(lambda: (last := read_blackbox(tmp_path).last) and last.step == 42 and len(last.processes) >= 3)
+    time.sleep(0.5)
+    pids = [each.pid for each in read_blackbox(tmp_path).last.processes]  # type: ignore[union-attr]
+    for pid in (process.pid, *pids):
+        os.kill(pid, signal.SIGKILL)
+    killed = time.time()
+    process.communicate()
+    until(lambda: not any(map(alive, pids)))
+    box = read_blackbox(tmp_path)
+    assert not is_written(tmp_path)
+    assert box.over is None
+    assert box.last is not None
+    assert killed - box.last.t < 1.5
+    assert (box.last.step, box.log[-1]) == (42, "step 42 done")
+    assert box.last.processes[0].rss > 200 << 20
+    answer = doctor.diagnosed([str(tmp_path)], [], None, None, live=False).answer
+    assert (answer.mechanism, answer.mechanism_grade, answer.step) == ("sigkill-class", "supported", 42)
+
+
+def test_a_killed_worker_is_named_and_so_is_who_killed_it(tmp_path, bystanders):
+    code = (
+        "import multiprocessing, time\n"
+        "def work(): time.sleep(50)\n"
+        "worker = multiprocessing.Process(target=work); worker.start(); print('worker', worker.pid, flush=True)\n"
+        "worker.join(); print('worker ended', worker.exitcode, flush=True); raise SystemExit(3)\n"
+    )
+    process = watch(tmp_path, "--quiet", "--interval", "0.2", "--", sys.executable, "-c", code)
+    until(says(tmp_path, "worker "))
+    pid = int((tmp_path / "log.0.txt").read_text().split()[1])
+    until(lambda: (last := read_blackbox(tmp_path).last) and pid in [each.pid for each in last.processes])
+    time.sleep(0.3)
+    sender = subprocess.Popen(["bash", "-c", f"kill -9 {pid}; sleep 1.5; true"])
+    _, err = process.communicate(timeout=20)
+    sender.wait()
+    assert process.returncode == 3
+    box = read_blackbox(tmp_path)
+    assert {each.pid: each.signal for each in box.ended}[pid] == signal.SIGKILL
+    assert "sigkill" in err.lower() or "no program can answer" in err
+    answer = doctor.diagnosed([str(tmp_path)], [], None, None, live=False).answer
+    assert (answer.mechanism, answer.mechanism_grade) == ("sigkill-class", "proven")
+    with SignalTrace.open() as trace:
+        traced = trace.why_not is None
+    if traced:
+        assert [(each.sender, each.sender_name) for each in box.sent if each.pid == pid] == [(sender.pid, "bash")]
+        assert (answer.cause, answer.cause_grade) == ("outside-signal", "proven")
+        assert f"process {sender.pid} (bash)" in answer.because
+    else:
+        assert any("who sends signals" in note for note in box.notes)
+
+
+def test_a_terminated_command_names_the_sender_and_leaves_kubernetes_a_message(tmp_path, monkeypatch):
+    code = (
+        "import sys; from pathlib import Path; from headway.cli import watching;"
+        f"watching.TERMINATION_LOG = Path({str(tmp_path / 'message')!r});"
+        "from headway.cli.app import main; sys.argv[0] = 'headway'; main()"
+    )
+    (tmp_path / "message").write_text("")
+    box = tmp_path / "box"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "watch", "--quiet", "--out", str(box), "--", "bash", "-c", "echo up; sleep 50"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    until(says(box, "up"))
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 128 + signal.SIGTERM
+    message = (tmp_path / "message").read_text()
+    assert message.startswith("Something outside")
+    assert f"process {os.getpid()}" in message
+    assert message in err
+
+
+def test_a_running_process_is_watched_and_left_alone(tmp_path):
+    with subprocess.Popen(["bash", "-c", "sleep 50 & wait"], start_new_session=True) as other:
+        process = watch(tmp_path, "--pid", str(other.pid))
+        until(lambda: (tmp_path / "frames-000001.jsonl").exists() and read_blackbox(tmp_path).last)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=15)
+        assert process.returncode == 0
+        assert "no longer watched" in err
+        assert other.poll() is None
+        again = watch(tmp_path, "--pid", str(other.pid))
+        until(lambda: len(read_blackbox(tmp_path).recent) > 0 and read_blackbox(tmp_path).attempts == 2)
+        os.killpg(other.pid, signal.SIGKILL)
+    _, err = again.communicate(timeout=15)
+    assert f"process {other.pid} is gone" in err
+
+
+def test_a_doctor_reads_the_folder_as_json(tmp_path):
+    process = watch(tmp_path, "--quiet", "--", "bash", "-c", "echo step 5; kill -SEGV $$")
+    process.communicate(timeout=20)
+    assert process.returncode == 139
+    done = subprocess.run([*HEADWAY, "doctor", tmp_path, "--json"], capture_output=True, text=True, check=False)
+    answer = json.loads(done.stdout)["answer"]
+    assert (answer["mechanism"], answer["mechanism_grade"], answer["step"]) == ("native-crash", "proven", 5)
