@@ -81,7 +81,7 @@ class Frames:
         self._node = Node(root, device_nodes=on_nodes)
         self._groups = Groups(tree.root_pid, root)
         self._disks = Disks(disks, root, usage)
-        self._disks.gauges(wait_s=1.0)
+        self._disks.gauges(wait_s=0.3)
         self._ray: tuple[tuple[str, ...], ray_memory.RayMemory] = ((), ray_memory.RayMemory())
         self._held: dict[int, dict[str, int]] = {}
         self._due = dict.fromkeys(("groups", "held", "tree", "pss"), 0.0)

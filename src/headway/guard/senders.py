@@ -211,8 +211,12 @@ class SignalTrace:
         stat = self._files.stat(sent.sender)
         same = stat is not None and stat.name == sent.sender_name  # it may have become another program since
         process = self._files.process_of(sent.sender) or sent.sender
-        command = self._files.command(process)[:200] if same else ""
-        return replace(sent, sender=process, sender_command=command or None)
+        return replace(sent, sender=process, sender_command=_command(self._files, process) if same else None)
+
+
+def _command(files: ProcessFiles, pid: int) -> str | None:
+    """A command line on one line, as much of it as a message bears."""
+    return " ".join(files.command(pid).split())[:160] or None
 
 
 def _why_not() -> str | None:
@@ -338,5 +342,5 @@ def _from_siginfo(info: Any, files: ProcessFiles) -> Sent:
         sender=sender,
         sender_name=None if stat is None else stat.name,
         code=info.si_code,
-        sender_command=(files.command(sender)[:200] or None) if sender else None,
+        sender_command=_command(files, sender) if sender else None,
     )
