@@ -123,10 +123,10 @@ def _history(path: Path, ledger: Ledger | None, missing: list[str]) -> History |
     except OSError as error:
         _lacks(path.name, missing, "missing" if not path.exists() else f"cannot be read, {error.strerror}")
         return None
+    missing += found.notes
     if not found.starts:
         _lacks(path.name, missing, "it holds no recording")
         return None
-    missing += found.notes
     return found
 
 

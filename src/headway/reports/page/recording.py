@@ -39,6 +39,7 @@ class _Reader:
         self._open: list[dict[str, Any]] = []
         self._last: PhaseRecord | None = None
         self._processes = Thinned[_Sizes](_largest)
+        self._known = False
         self._failures: list[tuple[str, str]] = []
         self._bad, self._foreign, self._peak = 0, 0, 0
 
@@ -49,7 +50,10 @@ class _Reader:
                 raise ValueError
             kind = row.get("kind")
             if kind == "header":
+                self._known = False
                 self._header(row)
+            elif not self._known:
+                self._bad += not self._foreign
             elif kind == "reading":
                 self._reading(row)
             elif kind == "phase":
@@ -68,7 +72,7 @@ class _Reader:
             self._foreign += 1
             return
         self._unfinished()
-        self._last = None
+        self._last, self._known = None, True
         self._tracks.clock.begin(float(row["t"]), int(row["pid"]))
         machine = row["machine"]
         self._machine = str(machine["name"])
@@ -139,7 +143,6 @@ class _Reader:
             return
         before = self._tracks.clock.end
         phase, step = str(self._open[-1].get("phase")), size_of(self._open[-1].get("step"))
-        self._plan(phase, before)
         for row in self._open:
             t, size = self._point(row)
             self._tracks.add(self._pool, TREE, t, size, "steps")
@@ -148,6 +151,7 @@ class _Reader:
             self._processes.add((t, int(row["rss"]), size_of(row.get("children")) or 0))
             self._tracks.hold(phase, {"tree": size, "rss": int(row["rss"]), "children": size_of(row.get("children"))})
             self._peak = max(self._peak, size)
+        self._plan(phase, before)
         self._tracks.band(Band(phase, step, before, self._tracks.clock.end, finished=False))
         self._open = []
 

@@ -14,8 +14,8 @@ Row = TypeVar("Row")
 class Thinned(Generic[Row]):
     """Takes rows one by one and keeps about `most`: of each run of neighbours, those that `pick` chooses.
 
-    A run is one row until there are too many; then its length doubles, again and again. `pick` must choose at most
-    two of any number.
+    A run is one row until there are too many; then it grows with their number, so that old and new rows stand equally
+    dense. `pick` must choose at most two of any number.
 
     >>> series = Thinned[Point](extremes, most=4)
     >>> for t in range(1000):
@@ -25,19 +25,20 @@ class Thinned(Generic[Row]):
     """
 
     def __init__(self, pick: Callable[[Sequence[Row]], list[Row]], most: int = MOST) -> None:
-        self._pick, self._most, self._run = pick, most, 1
+        self._pick, self._most, self._run, self._count = pick, most, 1, 0
         self._kept: list[Row] = []
         self._waiting: list[Row] = []
 
     def add(self, row: Row) -> None:
         """Take one more row into account."""
         self._waiting.append(row)
+        self._count += 1
         if len(self._waiting) < self._run:
             return
         self._kept += self._pick(self._waiting) if self._run > 1 else self._waiting
         self._waiting = []
         if len(self._kept) >= 2 * self._most:
-            self._run = max(4, 2 * self._run)
+            self._run = -(-2 * self._count // self._most)
             self._kept = thin(self._kept, self._pick, self._most)
 
     @property
