@@ -23,8 +23,8 @@ _PHASES = (
     ("step", r"optimizer\.step|optim(?:izer)?_step|adam\w*\.py|exp_avg|_init_group"),
     ("score", r"compute_log_?prob|ref_log_?prob|log_?probs?\b.*(?:compute|forward)|compute_values"),
     ("train", r"backward|forward_backward|train_step|update_(?:actor|policy)|loss\b|autograd|"
-        r"\btrain(?:_one_step)?\b"),
-    ("rollout", r"\brollout|generate|decode|prefill|sampl(?:e|ing)"),
+        r"\btrain(?:_one_step)?\b(?!\.py)"),
+    ("rollout", r"\brollout(?!\w*\.py)|generate(?!\.py)|decode|prefill|sampl(?:e|ing)"),
 )  # fmt: skip
 
 

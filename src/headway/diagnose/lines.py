@@ -22,7 +22,7 @@ BEHIND, AHEAD, AHEAD_BLOCK = 6 << 10, 4 << 10, 32 << 10
 """Bytes before and after a line that are kept for its neighbours; more after the start of a traceback or a table."""
 LONGEST = 2000
 """Characters of a line that are kept."""
-BEFORE, AFTER, BLOCK = 40, 24, 240
+BEFORE, AFTER, BLOCK = 40, 48, 240
 """Neighbours that are kept: before a line, after it, and after the first line of a traceback or a table."""
 PER_KIND = 6
 MOST = 1200

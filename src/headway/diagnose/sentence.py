@@ -48,13 +48,23 @@ def _who(finding: Finding) -> str:
     return finding.process or (f"the {finding.component}" if finding.component else "the process")
 
 
+def _signalled(finding: Finding) -> str:
+    """Whom a SIGTERM reached, by the line that tells of it: Ray tells of workers, but also of its node managers."""
+    if finding.process or not finding.evidence:
+        return finding.process or "this worker"
+    text = finding.evidence[0].text
+    if "death reason" in text or "(raylet)" in text:
+        return "the node's raylet"
+    return "this process" if "*** SIGTERM received" in text else "this worker"
+
+
 def _mechanism(finding: Finding, case: Case) -> str:
     if finding.mechanism == "ray-memory-monitor":
         return _monitor(case)
     if finding.mechanism == "sigterm":
         return (
-            f"Something outside {'this worker' if not finding.process else finding.process} sent it SIGTERM; "
-            "a memory-limit kill cannot print this, an eviction could"
+            f"Something outside {_signalled(finding)} sent it SIGTERM; a memory-limit kill cannot print this, an "
+            "eviction could"
         )
     if finding.mechanism == "device-allocation-failure":
         return _refusal(case)

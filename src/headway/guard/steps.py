@@ -1,13 +1,15 @@
 """The step that a log line names, as slime, Miles, verl, TRL, OpenRLHF, NeMo RL, Megatron and headway write it."""
 
 import re
+from typing import Any, AnyStr
 
 import re2
 
 _STEP = re.compile(
-    r"(?:\b(?:global[_ ]?steps?|train(?:er)?[/_ ]step|training/global_step|rollout/step|training step|iteration|step)"
-    r"[\"']?(?:\s*[:=]\s*|\s+)\[?(\d{1,9})\b"
-    r"|\brollout(?:[_ ]?id)?[\"']?(?:\s*[:=]\s*|\s+)(\d{1,9})\b"
+    r"(?:\bfrom step \d"  # a plan's words: no step that the run has reached
+    r"|\b(?:global[_ ]?steps?|train(?:er)?[/_ ]step|training/global_step|rollout/step|training step|iteration|step)"
+    r"[\"']?(?:[ \t]*[:=][ \t]*|[ \t]+)\[?(\d{1,9})\b"
+    r"|\brollout(?:[_ ]?id)?[\"']?(?:[ \t]*[:=][ \t]*|[ \t]+)(\d{1,9})\b"
     r"|\b(?:Training Progress|Train(?:ing)?|steps?)[^\n]{0,80}?\|\s*(\d{1,9})/\d{1,9} \[)",
     re.IGNORECASE,
 )
@@ -26,9 +28,9 @@ def latest_step_of(data: bytes, start: int, end: int) -> int | None:
     for size in _WINDOWS:
         last = None
         for match in _FAST.finditer(data, max(start, end - size), end):
-            last = match
+            last = _number(match.groups()) or last
         if last is not None:
-            return int(next(group for group in last.groups() if group is not None))
+            return int(last)
         if end - size <= start:
             break
     return None
@@ -41,10 +43,14 @@ def latest_step(text: str) -> int | None:
     74
     >>> latest_step("iteration      12/     500 | consumed samples: 96"), latest_step("step by step")
     (12, None)
+    >>> latest_step("fits: eval, from step 1000"), latest_step("ray::Trainer.rollout\\n707378 0.07 ray::Agent")
+    (None, None)
     """
     found = None
     for match in _STEP.finditer(text):
-        found = match
-    if found is None:
-        return None
-    return next(int(group) for group in found.groups() if group is not None)
+        found = _number(match.groups()) or found
+    return None if found is None else int(found)
+
+
+def _number(groups: tuple[AnyStr | Any, ...]) -> AnyStr | None:
+    return next((group for group in groups if group is not None), None)

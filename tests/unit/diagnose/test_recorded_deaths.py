@@ -9,7 +9,7 @@ import pytest
 
 from headway.diagnose.causes import NOT_ESTABLISHED
 from headway.diagnose.doctor import diagnose
-from headway.diagnose.finding import Diagnosis
+from headway.diagnose.finding import Diagnosis, Finding
 from headway.diagnose.sources import sources_of
 
 DEATHS = Path(__file__).parents[2] / "data" / "deaths"
@@ -81,3 +81,31 @@ def test_the_recordings_hold_no_label_and_are_small():
 def test_there_are_many_on_two_versions():
     assert len(TRUTH) >= 30
     assert {row["ray"].rsplit(".", 1)[0] for row in TRUTH} >= {"2.49", "2.60"}
+
+
+def answer_of(name: str) -> Finding:
+    (folder,) = DEATHS.glob(f"ray-*/{name}")
+    return diagnose(sources_of([str(folder)], [])).answer
+
+
+@pytest.mark.parametrize(("name", "step"), [("288", 5), ("781", 3), ("710", 6), ("974", 6)])
+def test_a_step_is_no_process_id_and_none_that_a_plan_names(name: str, step: int) -> None:
+    """Ray's table has process ids below `ray::Trainer.rollout`; a plan says "from step 1000"."""
+    assert answer_of(name).step == step
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("568", "KeyError: 'advantages'"), ("390", "[Errno 24] Too many open")]
+)
+def test_an_exception_in_a_task_is_told_by_its_own_last_line(name: str, message: str) -> None:
+    assert message in answer_of(name).sentence
+
+
+@pytest.mark.parametrize(("name", "whom"), [("299", "the node's raylet"), ("887", "this process")])
+def test_whom_a_sigterm_reached(name: str, whom: str) -> None:
+    assert answer_of(name).sentence.startswith(f"Something outside {whom} sent it SIGTERM")
+
+
+def test_an_exception_of_a_process_that_is_ending_is_no_reason() -> None:
+    """The worker was killed; its driver then met "can't register atexit after shutdown"."""
+    assert answer_of("918").mechanism == "sigkill-class"

@@ -1,6 +1,7 @@
 """Tracebacks of Python as one item: the exception, its message, and the calls that led to it."""
 
 import re
+from collections.abc import Sequence
 
 from headway.diagnose.evidence import Evidence, Line
 from headway.diagnose.text import without_prefix
@@ -17,6 +18,11 @@ WRAPPERS = re.compile(
     r"JobFailed|ClientError|BrokenPipe|WorkerDied|ServerDisconnected|RemoteDisconnected|ClientConnector|ConnectError"
 )
 """Exceptions that tell of another process's end."""
+TEARDOWN = re.compile(
+    r"register atexit after shutdown|new futures after|[Ee]vent loop is closed|interpreter shutdown|"
+    r"sys\.meta_path is None|Python is likely shutting down"
+)
+"""What Python says of a process that is ending already."""
 NATIVE = re.compile(r"\.(?:cc|cpp|cxx|cu|hpp|h):\d+[:\]]")
 """A line of a C++ log, whose errors are statuses, not exceptions."""
 CAUGHT = re.compile(
@@ -38,7 +44,7 @@ def read_traceback(line: Line) -> Evidence | None:
         if frame is not None:
             frames.append(f"{frame['file']}:{frame['line']} {frame['name']}")
         elif frames and (error := _ERROR.search(plain[:600])) is not None and not plain.startswith("    "):
-            return _evidence("python-traceback", line, error, frames)
+            return _evidence("python-traceback", line, error, frames, line.after)
         elif "Traceback (most recent" in plain:
             return None
     return None
@@ -57,11 +63,19 @@ def read_error(line: Line) -> Evidence | None:
         for _, before in line.before
         if (frame := _FRAME.match(without_prefix(before)))
     ]
-    return _evidence("python-error", line, error, frames)
+    return _evidence("python-error", line, error, frames, line.after)
 
 
-def _evidence(kind: str, line: Line, error: re.Match[str], frames: list[str]) -> Evidence:
-    name = error["inner"].strip("()") if error["inner"] else error["type"]
-    fields = {"type": name, "message": error["message"] or "", "frames": "\n".join(frames[-40:])}
-    wrapper = WRAPPERS.search(name) is not None
+def _evidence(
+    kind: str, line: Line, error: re.Match[str], frames: list[str], after: Sequence[tuple[int, str]]
+) -> Evidence:
+    """A `RayTaskError(KeyError)` says where it came from; its last line, further down, is the KeyError itself."""
+    name, message = error["type"], error["message"] or ""
+    if error["inner"]:
+        name = error["inner"].strip("()")
+        plain = [without_prefix(text)[:600] for _, text in after]
+        own = [text.partition(": ")[2] for text in plain if text.partition(":")[0].rpartition(".")[2] == name]
+        message = own[-1] if own else message
+    fields = {"type": name, "message": message, "frames": "\n".join(frames[-40:])}
+    wrapper = WRAPPERS.search(name) is not None or TEARDOWN.search(message) is not None
     return Evidence(kind, "symptom" if wrapper else "end", line, fields)
