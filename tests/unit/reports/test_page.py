@@ -171,7 +171,7 @@ class TestRecording:
         row = json.loads(next(line for line in lines if '"kind": "phase"' in line))
         with (tmp_path / "recording.jsonl").open("w") as file:
             file.write(lines[0] + "\n")
-            for step in range(20_000):
+            for step in range(8_000):
                 peak = GIB + (5 * GIB if step == 7777 else step)
                 new = row | {"t": row["t"] + 10 * step, "step": step, "rss_peak": peak, "tree_peak": peak}
                 file.write(json.dumps(new) + "\n")
