@@ -4,8 +4,8 @@
     python benchmarks/guard_series.py rates [--count 50]       so many of each kind through the guard: false alarms,
                                                                misses, how early the catches were
 
-A series is what a sampler would have written: columns t,step,phase,pool,used,limit. A sick one ends where `used` first
-reaches `limit`. Kinds are the functions of HEALTHY and SICK: each returns what it adds to a common run of phases.
+A series is what a sampler would have written: columns t,step,phase,pool,used,limit. A sick one ends where `used`
+first reaches `limit`. Kinds are the functions of HEALTHY and SICK: each returns what it adds to a common run.
 """
 
 import argparse
@@ -363,9 +363,9 @@ def leak_at_each_save(run: Run) -> Added:
 
 Kind = Callable[[Run], Added]
 HEALTHY: tuple[Kind, ...] = (
-    sawtooth, page_cache_left_out, page_cache_counted, late_long_sample, warm_up, eval_and_save, noisy_flat, saturates,
-    start_ramp, very_short, with_gaps, limit_changes, stands_high, levels_change, wanders, high_water, long_tailed,
-    grows_to_a_cap, collected, without_limit,
+    sawtooth, page_cache_left_out, page_cache_counted, late_long_sample, warm_up, eval_and_save, noisy_flat,
+    saturates, start_ramp, very_short, with_gaps, limit_changes, stands_high, levels_change, wanders, high_water,
+    long_tailed, grows_to_a_cap, collected, without_limit,
 )  # fmt: skip
 SICK: tuple[Kind, ...] = (
     linear_leak, one_phase_leak, slow_near_limit, accelerating, staircase, burst, late_leak, noisy_leak, unified_leak,

@@ -29,7 +29,7 @@ HELD_S, HELD_READINGS = 5.0, 3
 NEAR, UNIFIED_NEAR, CLOSE = 0.20, 0.25, 0.05
 """Shares of the limit that are left when a forecast begins to alarm, and when it may look as far as it has seen."""
 
-FAR_RATIO, CLOSE_RATIO, START_RATIO, NOTHING_RATIO = 0.40, 1.0, 0.15, 0.05
+FAR_RATIO, CLOSE_RATIO, START_RATIO, NOTHING_RATIO = 0.30, 0.75, 0.20, 0.05
 """Time left by time of growth observed at which a forecast alarms: at NEAR, at CLOSE, of growth from the start, and
 of growth from nothing."""
 
@@ -71,13 +71,13 @@ class Alarm(Struct, frozen=True):
     grows: bool = False
 
 
-def runs_out(forecast: Forecast, gauge: Gauge, t: float) -> Alarm | None:
+def runs_out(forecast: Forecast, gauge: Gauge) -> Alarm | None:
     """A forecast that reaches the limit within a horizon, which is a share of the time that growth has been seen."""
     limit, cautious = gauge.limit, forecast.cautious
     if limit is None or cautious is None or not forecast.confident or forecast.observed_s <= 0:
         return None
-    # within a step time that passes is no growth: the step's own peak says more when it ends
-    left = max(cautious.t - (forecast.at if forecast.by_step else t), 0.0)
+    # time that passes is no growth: the next peak says more
+    left = max(cautious.t - forecast.at, 0.0)
     ratio = left / forecast.observed_s
     steps = None
     if forecast.by_step and forecast.per_step:

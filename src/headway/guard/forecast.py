@@ -26,8 +26,8 @@ STANDS = 1.5
 BAND = 2.0
 """Standard errors that a forecast's band spans on either side."""
 
-WIDEST = 0.75
-"""A band that is wider than this part of the time left is not told."""
+WIDEST, SEEN = 0.75, 0.3
+"""A band is told that is not wider than this part of the time left, or of this part of the time observed."""
 
 OF_STEPS = 0.75
 """Growth within a step counts once this part of it stands above all peaks of the steps before."""
@@ -58,7 +58,7 @@ class Forecast(Struct, frozen=True):
     growth that the data allow, the trend, and the slowest (None: growth may end before). `cautious` is the expected
     one if growth that slows goes on slowing, None if it then ends below the limit. `at` is when this was made,
     `at_step` the step, `observed_s` for how long growth has been seen. `by_step`: by peaks of steps, not of time.
-    `from_start`: next to nothing was seen before the growth and no steps are told, so it may be a start;
+    `from_start`: next to nothing was seen before the growth and no step has ended, so it may be a start;
     `from_nothing`: it began near 0, so it likely is one. `confident`: the band is narrow enough to be told.
     """
 
@@ -255,7 +255,7 @@ def _told(
         expected = trend.reaches(room - trend.noise, bend=bend)
         high = trend.reaches(room, errors=-BAND, bend=slow)
         cautious = trend.reaches(room - trend.noise, bend=trend.cautious_bend)
-    began = _began(track, by_step)
+    began = track.first_step - 1.0 if by_step else track.began or 0.0
     unseen = (trend.since - began) / trend.span
     from_nothing = unseen <= 1 and trend.level - trend.slope * (trend.at - began) < NOTHING * trend.level
     return Forecast(
@@ -265,14 +265,7 @@ def _told(
         level=round(level), limit=limit,
         low=reach(low), expected=reach(expected), high=reach(high), cautious=reach(cautious),
         at=frame.t, at_step=frame.step, phase=phase, observed_s=trend.span * seconds, by_step=by_step,
-        from_start=track.step is None and unseen <= STARTING,
+        from_start=not track.steps_s and unseen <= STARTING,
         from_nothing=from_nothing,
-        confident=high < inf and high - low <= WIDEST * max(expected, FEWEST),
+        confident=high < inf and high - low <= WIDEST * max(expected, SEEN * trend.span),
     )  # fmt: skip
-
-
-def _began(track: Track, by_step: bool) -> float:
-    """Where the first peak stands that is remembered, or the first reading."""
-    if by_step:
-        return min((levels.levels[-1][0].x for levels in track.cycles.values() if levels.levels), default=0.0)
-    return track.began or 0.0

@@ -40,7 +40,7 @@ DUE: Mapping[ActionName, Due] = MappingProxyType({
 
 
 class Policy(Struct, frozen=True):
-    """What a guard may do. `caution` multiplies every distance of `DUE`. `shrink_growth`: it shrinks also where memory
+    """What a guard may do. `caution` multiplies each distance of `DUE`. `shrink_growth`: it shrinks also where memory
     grows from step to step, which a smaller batch only delays."""
 
     name: str
@@ -135,7 +135,7 @@ class Guard:
             follower, planned = self._forecaster.of(gauge), self.planned.get(gauge.pool)
             forecast, track = follower.found, follower.track
             yield from filter(None, (
-                None if forecast is None else detect.runs_out(forecast, gauge, frame.t),
+                None if forecast is None else detect.runs_out(forecast, gauge),
                 detect.near_limit(track, gauge, planned),
                 _growing(detect.rises_fast(track, gauge, planned), forecast),
             ))  # fmt: skip

@@ -1,12 +1,12 @@
-"""What the forecast remembers of one gauge or process: peaks of cycles and of stretches of time, in bounded memory."""
+"""What the forecast remembers of one gauge or process: peaks of cycles and of stretches of time, bounded."""
 
 from collections import deque
 from collections.abc import Sequence
 from statistics import median
 from typing import Literal, NamedTuple
 
-POINTS, JOINED, LEVELS = 32, 4, 7
-"""Peaks that a level keeps, peaks that become one of the next level, and levels: 32 x 4^6 cycles in all."""
+POINTS, LEVELS = 32, 12
+"""Peaks that a resolution keeps, and resolutions."""
 
 BUCKET_S = 5.0
 """Seconds of the finest stretch of time."""
@@ -30,12 +30,15 @@ class Peak(NamedTuple):
 
 Join = Literal["median", "highest"]
 
+JOINED: dict[Join, int] = {"median": 4, "highest": 2}
+"""Peaks that become one of the next resolution."""
+
 
 class Levels:
-    """Peaks at several resolutions: the last 32 as they are, the last 32 joined by four, and so on.
+    """Peaks at several resolutions: the last 32 as they are, the last 32 joined by so many, and so on.
 
-    `counts` has how many each resolution has had. Joined by their median where peaks are of like cycles (a rare high one is none of the trend), by the highest
-    where a stretch of time may hold less than a cycle.
+    `counts` has how many each resolution has had. Peaks of like cycles are joined by their median (a rare high one is
+    none of the trend), stretches of time by the highest, as one may hold less than a cycle.
 
     >>> levels = Levels("median")
     >>> for step in range(100):
@@ -62,7 +65,7 @@ class Levels:
         self.counts[level] += 1
         joined = self._open[level]
         joined.append(peak)
-        if len(joined) == JOINED:
+        if len(joined) == JOINED[self._join]:
             self.add(self._one_of(joined), level + 1)
             joined.clear()
 
@@ -93,6 +96,7 @@ class Track:
         self.before: float | None = None
         self.began: float | None = None
         self.step: int | None = None
+        self.first_step = 0
         self.step_began = 0.0
         self.steps_s: deque[float] = deque(maxlen=POINTS)
         self.highest_of_steps = 0.0
@@ -129,8 +133,10 @@ class Track:
     def _begin_step(self, step: int, t: float) -> bool:
         if self.step is not None and step < self.step:
             # it was started again: what the process before it held says nothing
-            self.cycles, self._open, self.highest_of_steps = {}, {}, 0.0
-        elif self.step is not None:
+            self.cycles, self._open, self.highest_of_steps, self.first_step = {}, {}, 0.0, step
+        elif self.step is None:
+            self.first_step = step
+        else:
             self.steps_s.append((t - self.step_began) / (step - self.step))
         for phase, peak in self._open.items():
             self.cycles.setdefault(phase, Levels("median")).add(peak)

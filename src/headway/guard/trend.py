@@ -7,16 +7,16 @@ growth that has ended.
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import inf, log, sqrt
-from statistics import median
+from statistics import median, median_low
 
 from msgspec import Struct
 
 from headway.guard.series import Levels, Peak
 
 BLOCKS = 5
-"""Equal parts of a window: each must stand above the one before, so that one or two changes of level are no growth."""
+"""Parts of a window, each of which must stand above the one before: one or two changes of level are no growth."""
 
-ONE_STEP, TWO_STEPS = 0.6, 0.85
+ONE_STEP, TWO_STEPS = 0.6, 0.8
 """Parts of the whole rise that the largest step between two blocks may be, and the two largest together."""
 
 FEWEST = 6
@@ -68,8 +68,10 @@ class Trend(Struct, frozen=True):
 
     @property
     def cautious_bend(self) -> float:
-        """The bend, as far as noise does not explain it."""
-        return min(1.0, self.bend + self.bend_error) if self.bend < 1 else max(1.0, self.bend - self.bend_error)
+        """The bend as far as noise does not explain it: growth that slows is believed early, that speeds up late."""
+        if self.bend < 1:
+            return min(1.0, self.bend + self.bend_error)
+        return max(1.0, self.bend - self.bend_error) if self.bent else 1.0
 
     def reaches(self, room: float, *, errors: float = 0.0, bend: float = 1.0) -> float:
         """In how many units of x a level grows by `room`, with the slope off by so many standard errors; inf: never.
@@ -156,7 +158,7 @@ def rises(window: Points, smallest: float) -> bool:
     cuts = [size * part // BLOCKS for part in range(BLOCKS + 1)]
     blocks: list[float] = []
     for start, end in pairwise(cuts):
-        block = median(values[start:end])
+        block = median_low(values[start:end])
         if blocks and block <= blocks[-1]:
             return False
         blocks.append(block)
