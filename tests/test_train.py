@@ -198,7 +198,7 @@ def test_an_allocation_that_fails_names_the_phase_and_the_key(
     resource.setrlimit(resource.RLIMIT_AS, (int(size.split()[1]) * 1024 + (2 << 30), before[1]))
     try:
         code, _ = train(
-            "rollout.max_answer=1000000", "rollout.kv_budget=1TiB", "eval.problems=0", options=("--force",)
+            "rollout.max_answer=10000000", "rollout.kv_budget=1TiB", "eval.problems=0", options=("--force",)
         )  # fmt: skip
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)

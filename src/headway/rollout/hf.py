@@ -1,5 +1,6 @@
 """The embedded engine: generates with the trainer's own live parameters, in a KV cache bounded by a byte budget."""
 
+import gc
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from headway.facts.configs import trained_from_config
+from headway.rollout.allocation import out_of_memory
 from headway.rollout.engine import Completion, Request, SamplingParams
 from headway.rollout.kvcache import SlabCache, compaction
 from headway.rollout.kvplan import PREFILL_TOKENS, kv_token_bytes, split_batches
@@ -37,6 +39,12 @@ class _Answer:
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     finish: Literal["stop", "length"] | None = None
+
+    def restart(self, watch: StopWatch | None) -> None:
+        """Forget what was generated."""
+        self.watch, self.finish = watch, None
+        for part in (self.token_ids, self.logprobs, self.versions):
+            part.clear()
 
 
 @dataclass
@@ -72,6 +80,8 @@ class HfEngine:
 
     `kv_budget` bounds the bytes of the KV cache. `device` defaults to the parameters'. `on_progress(done, total,
     tokens)` is called after each token of a batch with the finished answers, all requests, and the tokens so far.
+    `on_failure(answers, error)` is called where memory ran out over a batch of several answers, which is then split
+    and generated again.
     """
 
     def __init__(
@@ -81,6 +91,7 @@ class HfEngine:
         kv_budget: int,
         device: torch.device | str | None = None,
         on_progress: Callable[[int, int, int], None] | None = None,
+        on_failure: Callable[[int, BaseException], None] | None = None,
     ) -> None:
         # peft injects adapters into the base model's layers, so the base model computes with them.
         base: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
@@ -95,7 +106,7 @@ class HfEngine:
         arguments = inspect.signature(base.forward).parameters
         self._cache_argument = "cache" if "cache" in arguments else "past_key_values"
         self._end_ids = end_token_ids(base.generation_config.eos_token_id, tokenizer.eos_token_id)
-        self._on_progress = on_progress
+        self._on_progress, self._on_failure = on_progress, on_failure
         self._version = 0
         self._aborted = False
         self._asleep = False
@@ -104,23 +115,24 @@ class HfEngine:
         """Answer every request, in the order of the requests.
 
         InputError if the KV budget does not hold one answer; ValueError for an empty prompt or a key out of range.
-        An abort ends it after the current token of every sequence.
+        An abort ends it after the current token of every sequence. An allocation that fails over a single answer is
+        raised.
         """
         if self._asleep:
             raise RuntimeError("generate() on a sleeping engine: call wake() first")
         if any(not request.prompt_ids for request in requests):
             raise ValueError("a request has an empty prompt")
-        answers = [
-            _Answer(request, StopWatch(self._tokenizer, params.stop) if params.stop else None) for request in requests
-        ]
+        answers = [_Answer(request, self._watch(params)) for request in requests]
         # Longest first: the largest allocation comes first. Equal prompts stand side by side.
         ordered = sorted(answers, key=lambda a: (-len(a.request.prompt_ids), a.request.prompt_ids))
         lengths = [len(answer.request.prompt_ids) for answer in ordered]
         batches = split_batches(self._shape, self._dtype.itemsize, self._kv_budget, lengths, params.max_answer)
+        waiting = [ordered[start:stop] for start, stop in batches]
         with torch.no_grad(), evaluating(self._model):
-            for start, stop in batches:
-                if not self._aborted:
-                    self._run(ordered[start:stop], params, lambda: self._report(answers))
+            while waiting and not self._aborted:
+                batch = waiting.pop(0)
+                if not self._fits(batch, params, lambda: self._report(answers)):
+                    waiting[:0] = [batch[: len(batch) // 2], batch[len(batch) // 2 :]]
         self._aborted = False
         return [self._completion(answer, params) for answer in answers]
 
@@ -154,6 +166,25 @@ class HfEngine:
         """Let go of the model."""
         self._model = None
         self._asleep = True
+
+    def _watch(self, params: SamplingParams) -> StopWatch | None:
+        return StopWatch(self._tokenizer, params.stop) if params.stop else None
+
+    def _fits(self, answers: list[_Answer], params: SamplingParams, report: Callable[[], None]) -> bool:
+        """Generate one batch; False, with nothing left of it, where memory ran out over more than one answer."""
+        try:
+            self._run(answers, params, report)
+        except (RuntimeError, MemoryError) as error:
+            if len(answers) == 1 or not out_of_memory(error):
+                raise
+            if self._on_failure is not None:
+                self._on_failure(len(answers), error)
+        else:
+            return True
+        for answer in answers:
+            answer.restart(self._watch(params))
+        gc.collect(1)
+        return False
 
     def _run(self, answers: list[_Answer], params: SamplingParams, report: Callable[[], None]) -> None:
         """Generate one batch; its cache lives as long as this call."""

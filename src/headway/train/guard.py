@@ -66,7 +66,7 @@ class Watch:
         self._decided, self._foreseen, self._stop = decided, foreseen, stop
         self.rewards: Callable[[], tuple[int, ...]] = tuple
         self.done: Counter[str] = Counter()
-        self._where: tuple[str | None, int | None] = (None, None)
+        self.where: tuple[str | None, int | None] = (None, None)
         self._waiting: list[Action] = []
         self._told: int | None = None
         self._lock, self._wake, self._ended = threading.Lock(), threading.Event(), False
@@ -89,7 +89,7 @@ class Watch:
 
     def at(self, phase: Phase, step: int) -> None:
         """A phase begins; what follows it counts to it until the next begins."""
-        new, self._where = step != self._where[1], (str(phase), step)
+        new, self.where = step != self.where[1], (str(phase), step)
         if new:
             self._wake.set()
 
@@ -110,7 +110,7 @@ class Watch:
                 before: Frame | None = None
                 while not self._ended:
                     self._wake.clear()
-                    frame = self._with_own(frames.take(*self._where))
+                    frame = self._with_own(frames.take(*self.where))
                     self._see(frame)
                     wait, before = interval(before, frame), frame
                     time.sleep(FASTEST_S)

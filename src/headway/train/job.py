@@ -23,6 +23,7 @@ from headway.guard.forecast import Forecast
 from headway.guard.frame import Action
 from headway.guard.recorder import Recorder
 from headway.plan.ledger import Phase
+from headway.rollout.allocation import asked_bytes, first_line
 from headway.rollout.data import ProblemSet, load_problems
 from headway.rollout.engine import Engine, SamplingParams
 from headway.rollout.hf import HfEngine
@@ -244,7 +245,9 @@ def open_job(
             longest_answer = _check(problems, loaded, spec)
             scorer.check((*problems.train, *problems.held_out))
             model = _trainable(loaded, spec)
-            engine = HfEngine(model, loaded.tokenizer, spec.rollout.kv_budget, device)
+            engine = HfEngine(
+                model, loaded.tokenizer, spec.rollout.kv_budget, device, on_failure=_tell_of(recorder, watch, view)
+            )
             stack.callback(engine.close)
             stop.interrupt = engine.abort
             trainable = {name: value for name, value in model.named_parameters() if value.requires_grad}
@@ -313,6 +316,24 @@ def _check(problems: ProblemSet, loaded: LoadedModel, spec: RunSpec) -> int:
     longest = prompt + spec.rollout.max_answer
     sequences_in_flight(loaded.shape, DTYPE_BYTES[spec.model.dtype], spec.rollout.kv_budget, longest)
     return longest
+
+
+def _tell_of(recorder: Recorder, watch: Watch, view: View) -> Callable[[int, BaseException], None]:
+    """Record an allocation that failed over several answers, and show the first in each phase."""
+    told: set[str | None] = set()
+
+    def failed(answers: int, error: BaseException) -> None:
+        phase, step = watch.where
+        row = {"asked": asked_bytes(error), "samples": answers, "reason": first_line(error)}
+        recorder.note("failure", {"t": round(time.time(), 3), "step": step, "phase": phase, **row})
+        if phase not in told:
+            told.add(phase)
+            view.message(
+                f"step {step}: phase {phase}: memory ran out over {answers} answers at once ({first_line(error)}). "
+                "They are generated again in two parts. Set a smaller rollout.kv_budget"
+            )
+
+    return failed
 
 
 def _watch(spec: RunSpec, machine: Machine, guarded: Guarded, recorder: Recorder, view: View, stop: Stop) -> Watch:

@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from headway.config.sections import ObjectiveSection
 from headway.errors import LimitReachedError
 from headway.plan.ledger import Phase
+from headway.rollout.allocation import asked_bytes, first_line, out_of_memory
 from headway.rollout.samples import Sample
-from headway.train.failures import REMEDIES, Failure, asked_bytes, first_line, give_back, out_of_memory
+from headway.train.failures import REMEDIES, Failure, give_back
 from headway.train.logprob import token_logprobs
 from headway.train.loss import LossStats, policy_loss
 from headway.train.model import backbone, head_weight

@@ -49,6 +49,48 @@ def shape_of(net) -> ModelShape:
     return from_config("tiny", net.config.to_dict())
 
 
+@pytest.mark.parametrize("fails_at", [1, 5])
+def test_a_batch_over_which_memory_runs_out_is_split_and_gives_the_same_answers(fails_at, monkeypatch):
+    net, asked, params = model("qwen3"), prompts(7, longest=9), SamplingParams(max_answer=LENGTH, stop=("ab",))
+    expected = HfEngine(net, tokenizer(), ROOMY).generate(requests(asked), params)
+    failed, sizes, calls = [], [], iter(range(10_000))
+    forward = HfEngine._forward
+
+    def scarce(self, ids, positions, mask, cache):
+        if len(ids) > 2 and next(calls) >= fails_at - 1:
+            torch.empty(1 << 60)
+        sizes.append(len(ids))
+        return forward(self, ids, positions, mask, cache)
+
+    monkeypatch.setattr(HfEngine, "_forward", scarce)
+    engine = HfEngine(net, tokenizer(), ROOMY, on_failure=lambda answers, error: failed.append((answers, str(error))))
+    assert answers_differ(engine.generate(requests(asked), params), expected) == []
+    assert [answers for answers, _ in failed] == [7, 3, 4]
+    assert "DefaultCPUAllocator" in failed[0][1]
+
+
+def test_memory_that_runs_out_over_one_answer_is_an_error(monkeypatch):
+    engine = HfEngine(model("qwen3"), tokenizer(), ROOMY)
+    monkeypatch.setattr(HfEngine, "_forward", lambda *_: torch.empty(1 << 60))
+    with pytest.raises(RuntimeError, match="DefaultCPUAllocator"):
+        engine.generate(requests(prompts(4, longest=9)), GREEDY)
+
+
+def test_a_smaller_budget_is_half_of_what_was_held_and_holds_one_answer():
+    net = model("qwen3")
+    asked = prompts(6, longest=8)
+    engine = HfEngine(net, tokenizer(), ROOMY)
+    expected = engine.generate(requests(asked), GREEDY)
+    token, longest = kv_token_bytes(shape_of(net), 4), 8 + LENGTH
+    held = max(map(len, asked)) + LENGTH
+    assert engine.shrink(longest) == max(longest, 6 * held // 2) * token
+    assert answers_differ(engine.generate(requests(asked), GREEDY), expected) == []
+    for _ in range(5):
+        least = engine.shrink(longest)
+    assert least == longest * token
+    assert answers_differ(engine.generate(requests(asked), GREEDY), expected) == []
+
+
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_equals_transformers_generate(family, attention):

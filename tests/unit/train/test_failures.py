@@ -16,16 +16,9 @@ from headway.config.source import resolve
 from headway.errors import LimitReachedError
 from headway.facts.machine import Limit, Machine, Pool
 from headway.plan.ledger import Phase
+from headway.rollout.allocation import asked_bytes, out_of_memory
 from headway.rollout.samples import Sample
-from headway.train.failures import (
-    Failure,
-    PoolState,
-    asked_bytes,
-    naming_failures,
-    out_of_memory,
-    pool_state,
-    with_retries,
-)
+from headway.train.failures import Failure, PoolState, naming_failures, pool_state, with_retries
 from headway.train.model import load
 from headway.train.optim import AdamW
 from headway.train.update import Accumulated, Pass, Update, accumulate, make_update, score
@@ -253,7 +246,7 @@ def test_scores_after_a_failure_are_the_same_and_a_sample_that_never_fits_has_no
 REAL_LIMIT = """
 import resource, torch
 from pathlib import Path
-from headway.train.failures import asked_bytes, out_of_memory
+from headway.rollout.allocation import asked_bytes, out_of_memory
 torch.ones(1000, 1000) @ torch.ones(1000, 1000)
 size = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmSize"))
 resource.setrlimit(resource.RLIMIT_AS, (int(size.split()[1]) * 1024 + (64 << 20),) * 2)
