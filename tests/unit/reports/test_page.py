@@ -210,6 +210,10 @@ class TestEnding:
         ending = build(read_run(folder)).ending
         assert (ending.word, ending.bad) == ("stopped", True)
         assert "Stopped by SIGTERM after 4 steps" in ending.sentence
+        (folder / "summary.json").write_text(json.dumps({"steps": 4, "exit_reason": "guard"}))
+        ending = build(read_run(folder)).ending
+        assert (ending.word, ending.bad) == ("stopped", False)
+        assert "Stopped by the guard" in ending.sentence
 
     def test_an_exception(self, folder):
         lines = (folder / "recording.jsonl").read_text().splitlines()[:-1]

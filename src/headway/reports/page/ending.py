@@ -39,11 +39,10 @@ def train_ending(
         if reason == "finished":
             sentence = f"Finished: {done}{time}. {memory}{guard_words(history)}{gain}"
             return Ending("finished", "good", sentence.strip(), bad=False)
+        known = reason in ("guard", "SIGINT")  # the guard's reason is in its actions, and Ctrl-C is the user's own
         reason = "the guard" if reason == "guard" else reason
-        sentence = (
-            f"Stopped by {reason} after {done}{time}; the same command resumes it. {memory}{guard_words(history)}"
-        )
-        return Ending("stopped", "warn", sentence.strip(), bad=True)
+        stopped = f"Stopped by {reason} after {done}{time}; the same command resumes it. "
+        return Ending("stopped", "warn", f"{stopped}{memory}{guard_words(history)}".strip(), bad=not known)
     if history is None:
         return Ending("unknown", "warn", f"How it ended is not known: no recording. {done} were finished.", bad=True)
     told = _told(doctor)
