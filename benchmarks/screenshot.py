@@ -179,7 +179,8 @@ def main() -> int:
     return 1 if told else 0
 
 
-CHARTS = "[...document.querySelectorAll('figure[data-chart]')].filter((each) => each.querySelector('svg .trace')).length"
+_FIGURES = "[...document.querySelectorAll('figure[data-chart]')]"
+CHARTS = f"{_FIGURES}.filter((each) => each.querySelector('svg .trace')).length"
 """How many charts are drawn."""
 
 if __name__ == "__main__":
