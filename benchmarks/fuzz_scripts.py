@@ -27,7 +27,7 @@ PIECES = (
     "break", "shift", "set -- ", "A[99999999]=1", "A[-5]=", "unset A", "--flag=", "python3 train.py ",
 )  # fmt: skip
 SLOW = 3.0
-"""Seconds that no script may take."""
+"""CPU seconds that no script may take."""
 
 
 def changed(text: str, rng: random.Random) -> str:
@@ -56,15 +56,15 @@ def changed(text: str, rng: random.Random) -> str:
 
 
 def attempt(text: str) -> tuple[float, str]:
-    """The seconds that reading takes, and the traceback where it fails."""
-    start = time.perf_counter()
+    """The CPU seconds that reading takes, and the traceback where it fails."""
+    start = time.process_time()
     try:
         settings_of(read_text(text))
     except InputError:
         pass
     except Exception:  # noqa: BLE001 - any other error is what this looks for
-        return time.perf_counter() - start, traceback.format_exc()
-    return time.perf_counter() - start, ""
+        return time.process_time() - start, traceback.format_exc()
+    return time.process_time() - start, ""
 
 
 def main(argv: list[str]) -> int:
