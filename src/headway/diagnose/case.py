@@ -117,7 +117,10 @@ class Case(Struct, frozen=True, dict=True):
 
     @cached_property
     def step(self) -> int | None:
+        """The last step before the event; where its file counts none, as a kernel's log, the last of the others."""
         own = self.event.line.step if self.event else None
+        if own is None and self.settings.step is None:
+            return max((each.line.step for each in self.evidence if each.line.step is not None), default=None)
         return self.settings.step if own is None else own
 
     @cached_property

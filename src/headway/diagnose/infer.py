@@ -217,6 +217,10 @@ def _senders(mechanism: str, cause: str, case: Case) -> Iterator[Candidate]:
         yield Candidate(name, how + (f" (seen: {seen.place})" if seen else ""))
 
 
+KERNEL_KILLS = ("cgroup-oom-kill", "kernel-oom-kill")
+"""Ends of which the kernel's log names the process."""
+
+
 def _component(case: Case) -> str:
     """Which part of the run the event is in, by its process's name, else by the line and its calls."""
     if case.event is None:
@@ -227,7 +231,8 @@ def _component(case: Case) -> str:
         return "engine"
     victims = [command for _, _, command in case.kill.top[:1]] if case.kill else []
     frames = case.event.fields.get("frames", "").split("\n")[-1]
-    own = _process(case) if case.event.kind.startswith(("ray-", "box-")) else case.event.line.process.name
+    told = case.event.kind.startswith(("ray-", "box-")) or case.mechanism in KERNEL_KILLS
+    own = _process(case) if told else case.event.line.process.name
     for text in (own, *victims, frames, case.event.place.text[:200]):
         for name, pattern in _COMPONENTS:
             if text and re.search(pattern, text, re.IGNORECASE):
@@ -243,7 +248,10 @@ def _process(case: Case) -> str:
     event = case.event
     if event is None:
         return ""
-    if event.kind == "box-signal":
+    victim = case.first("kernel-victim") if case.mechanism in KERNEL_KILLS else None
+    if victim is not None:
+        return f"{victim.fields['name']} pid {victim.fields['pid']}"
+    if event.kind in ("box-signal", "box-raylet", "box-gcs"):
         return f"{event.fields['name']} pid {event.fields['pid']}"
     if not event.kind.startswith("ray-"):
         return str(event.line.process)

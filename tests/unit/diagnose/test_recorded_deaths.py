@@ -109,3 +109,8 @@ def test_whom_a_sigterm_reached(name: str, whom: str) -> None:
 def test_an_exception_of_a_process_that_is_ending_is_no_reason() -> None:
     """The worker was killed; its driver then met "can't register atexit after shutdown"."""
     assert answer_of("918").mechanism == "sigkill-class"
+
+
+def test_a_kill_that_only_the_kernel_tells_of_has_its_process_and_the_step_of_the_other_logs() -> None:
+    answer = answer_of("978")
+    assert (answer.process, answer.component, answer.step) == ("ray::Trainer.up pid 8650", "trainer", 3)
