@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from headway.cli import app
 from headway.guard.recorder import read_recording
+from headway.train import optim, update
 
 BASE = """
 model = {path = "tiny-qwen3", init = "random", dtype = "fp32"}
@@ -206,3 +207,37 @@ def test_an_allocation_that_fails_names_the_phase_and_the_key(
     assert code == 5
     assert "phase rollout: memory ran out" in error
     assert "rollout.kv_budget" in error
+
+
+def test_when_memory_runs_out_for_good_what_is_whole_is_saved(
+    train: Train, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the second step every sample fails, each alone; then the optimizer cannot take its memory, half way."""
+    with monkeypatch.context() as patched:
+        patched.setattr(update, "response_logprobs", _from_the_second_step(update.response_logprobs))
+        code, output = train("output.save_every=0", "eval.problems=0")
+    assert code == 5
+    assert "memory ran out over every sample of an optimizer step" in capsys.readouterr().err
+    assert [path.name for path in (output / "checkpoints").iterdir()] == ["step-000001"]
+
+    state = optim.State.of
+    monkeypatch.setattr(optim.State, "of", lambda parameter: state(parameter) if parameter.ndim > 1 else _exhaust())
+    code, output = train("output.save_every=0", "eval.problems=0", "output.dir=half")
+    assert code == 5
+    assert "phase step: memory ran out (a tensor of " in capsys.readouterr().err
+    assert not (Path("half/checkpoints").exists() and list(Path("half/checkpoints").iterdir()))
+
+
+def _exhaust() -> None:
+    torch.empty(1 << 60)
+
+
+def _from_the_second_step(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Out of memory once the first step is written."""
+
+    def scarce(*arguments: Any, **options: Any) -> Any:
+        if Path("runs/run/metrics.jsonl").exists():
+            _exhaust()
+        return function(*arguments, **options)
+
+    return scarce
