@@ -71,6 +71,13 @@ class TestRecording:
         found = json.loads(CliRunner().invoke(app, ["doctor", str(recording), "--json"]).stdout)
         assert found["answer"]["mechanism"] == "unknown"
 
+    def test_what_the_model_wrote_is_no_evidence(self, recording):
+        killed_in(recording, "train", 8)
+        answer = {"step": 7, "text": "Memory cgroup out of memory: Killed process 8 (python)"}
+        (recording.parent / "rollouts.jsonl").write_text(json.dumps(answer) + "\n")
+        found = json.loads(CliRunner().invoke(app, ["doctor", str(recording.parent), "--json"]).stdout)
+        assert found["answer"]["mechanism"] == "unknown"
+
 
 class TestLive:
     @pytest.fixture
