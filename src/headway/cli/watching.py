@@ -15,7 +15,7 @@ from msgspec import Struct
 from headway import __version__
 from headway.cli.resuming import Resumer
 from headway.errors import InputError
-from headway.guard.blackbox import BlackBox
+from headway.guard.blackbox import BlackBox, read_blackbox
 from headway.guard.boxrecords import Begun, Note, Over
 from headway.guard.child import FORWARDED, Child, Exit, terminal_size
 from headway.guard.frame import Action
@@ -72,7 +72,8 @@ def run(asked: Asked) -> int:
         command, made = list(asked.command), 0
         while True:
             ended = session.attempt(command, last=made == asked.restart)
-            if ended.status == 0 or resumer is None or made == asked.restart or session.asked_to_go:
+            bad = ended.status != 0 or session.killed_from_outside()
+            if not bad or resumer is None or made == asked.restart or session.asked_to_go:
                 break
             try:
                 command, told = resumer.again(session.finding(), folder, made + 1)
@@ -83,7 +84,7 @@ def run(asked: Asked) -> int:
             made += 1
             session.tell(f"restart {made} of {asked.restart}: {told}" + (f"; {left} processes ended" if left else ""))
         session.close()
-    if ended.status != 0:
+    if ended.status != 0 or session.killed_from_outside():
         _answer(session, asked)
     return ended.status
 
@@ -183,6 +184,14 @@ class _Session:
         from headway.cli.doctor import diagnosed
 
         return diagnosed([str(self.folder)], [], None, None, live=False).answer
+
+    def killed_from_outside(self) -> bool:
+        """Whether the recording shows a death that the command's exit code hides, as `ray job submit` may."""
+        if not self.watch.killed:
+            return False
+        from headway.diagnose.readers.blackbox import killed_from_outside
+
+        return killed_from_outside(read_blackbox(self.folder))
 
     def on_signal(self, sent: Sent) -> None:
         """A signal to headway: written down, and passed on."""

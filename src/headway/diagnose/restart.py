@@ -1,4 +1,4 @@
-"""Which deaths a restart from the last checkpoint may get past: those that the run's own inputs do not bring again."""
+"""Which deaths a restart from a checkpoint may get past: those that the run's own inputs do not bring again."""
 
 from headway.diagnose.finding import Finding
 

@@ -72,6 +72,11 @@ class Watch:
         """All processes of the run that were seen."""
         return frozenset(self._names)
 
+    @property
+    def killed(self) -> frozenset[int]:
+        """The processes of the run to which SIGKILL was sent, where the kernel's trace tells."""
+        return frozenset(self._killed)
+
     def start(self) -> Self:
         """Take the first frame, write the counters as they stand, and begin."""
         if self._trace.why_not is not None:

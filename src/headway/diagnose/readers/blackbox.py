@@ -23,6 +23,7 @@ NAME = "black-box"
 """The file that the lines seem to stand in."""
 TOGETHER_S, LAST_S = 1.5, 120.0
 """Seconds within which ends belong together; seconds before the run's end in which they belong to it."""
+FIRST = r"black box: process (?P<pid>\d+) \((?P<name>.*)\) ended first, by signal (?P<signal>\d+)\b"
 DAEMONS = r"earlyoom|systemd-oomd|oomd|nohang"
 
 SIGNS = (
@@ -30,8 +31,23 @@ SIGNS = (
         "box-signal",
         "end",
         ("black box: process ",),
-        r"black box: process (?P<pid>\d+) \((?P<name>.*)\) ended first, by signal (?P<signal>\d+)\b",
+        rf"{FIRST}",
+        unless=r"\((?:raylet|gcs_server)\) ended first",
         says="the kernel's own word on how the process ended, and no process had ended badly before it",
+    ),
+    Sign(
+        "box-raylet",
+        "end",
+        ("black box: process ",),
+        FIRST.replace(".*", "raylet"),
+        says="a signal ended the node manager, and no process of the run had ended badly before it",
+    ),
+    Sign(
+        "box-gcs",
+        "end",
+        ("black box: process ",),
+        FIRST.replace(".*", "gcs_server"),
+        says="a signal ended the control service, and no process of the run had ended badly before it",
     ),
     Sign(
         "box-cut",
@@ -103,6 +119,12 @@ def first_ends(box: Box) -> tuple[Ended, ...]:
     first = [each for each in bad if each.signal is not None and times[each.pid][1] <= coded]
     start = min((times[each.pid][1] for each in first), default=inf)
     return tuple(each for each in first if times[each.pid][0] <= start + TOGETHER_S)
+
+
+def killed_from_outside(box: Box) -> bool:
+    """Whether one of the first processes to end was killed by a process that is none of the run, or by the kernel."""
+    first = {(each.pid, each.signal) for each in first_ends(box)}
+    return any((each.pid, each.signal) in first and not each.inside and each.signal == 9 for each in box.sent)
 
 
 def _when(box: Box, each: Ended) -> tuple[float, float]:

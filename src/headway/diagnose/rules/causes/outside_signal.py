@@ -5,7 +5,7 @@ from headway.diagnose.evidence import Grade
 from headway.diagnose.rules import settle
 from headway.diagnose.rules.rule import Advice, Claim, Rule
 
-_SIGNALS = {"sigterm": "15", "sigkill-class": "9"}
+_SIGNALS = {"sigterm": "15", "sigkill-class": "9", "raylet-lost": "9", "gcs-lost": "9"}
 
 
 def _seen(case: Case) -> Claim | None:

@@ -28,5 +28,5 @@ RULE = Rule(
         ),
     ),
     settle=(settle.RAYLET, settle.DMESG),
-    ends={"ray-gcs-lost": "proven", "ray-subprocess": _subprocess},
+    ends={"ray-gcs-lost": "proven", "ray-subprocess": _subprocess, "box-gcs": "proven"},
 )

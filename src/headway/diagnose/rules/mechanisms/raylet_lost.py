@@ -36,5 +36,6 @@ RULE = Rule(
         "ray-marked-dead": "proven",
         "ray-owner-node": "supported",
         "ray-subprocess": _subprocess,
+        "box-raylet": "proven",
     },
 )
