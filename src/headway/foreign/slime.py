@@ -62,7 +62,7 @@ SIGNS = frozenset({
 
 ONLY_MILES = frozenset({
     "keep-fp32-master", "offload-rollout-level", "offload-train-target", "train-memory-margin-bytes",
-    "lora-rank", "dp-replicate-size", "fsdp-cpu-offload", "update-weight-transfer-mode",
+    "lora-rank", "dp-replicate-size", "update-weight-transfer-mode",
     "observe-training-entropy", "use-miles-router", "object-store-backend", "lora-alpha",
     "stream-optimizer-state-to-disk", "ci-test", "miles-router-timeout",
 })  # fmt: skip

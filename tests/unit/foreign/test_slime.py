@@ -99,6 +99,7 @@ def test_a_value_that_is_no_number_is_unknown():
         (TRAIN, "slime", "megatron"),
         ("cd /root/miles\n" + TRAIN, "miles", "megatron"),
         (TRAIN + "--train-backend fsdp", "miles", "fsdp"),
+        ("cd /root/slime\n" + TRAIN + "--train-backend fsdp --fsdp-cpu-offload", "slime", "fsdp"),
         (TRAIN + "--lora-rank 8", "miles", "megatron"),
         ("cd /root/slime\n" + TRAIN + "--train-backend fsdp", "slime", "fsdp"),
         (TRAIN + "--wandb-project miles-dev", "miles", "megatron"),
