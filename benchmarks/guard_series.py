@@ -444,8 +444,8 @@ class Result:
     forecast_error: float | None
 
 
-LEAST_LEAD = 0.05
-"""A catch is in time with this part of the leak's duration still ahead, or in a burst with one reading."""
+LEAST_LEAD, LEAST_STEPS = 0.05, 2
+"""A catch is in time with this part of the leak's duration or so many steps still ahead, in a burst with one reading."""
 
 
 def judge(series: Series) -> Result:
@@ -461,7 +461,7 @@ def judge(series: Series) -> Result:
     burst_ = series.kind.startswith("burst")
     if first.t < series.sick_from:
         verdict = "early"
-    elif lead >= LEAST_LEAD or burst_:
+    elif lead >= LEAST_LEAD or series.full_at - first.t >= LEAST_STEPS * series.step_s or burst_:
         verdict = "caught"
     else:
         verdict = "late"

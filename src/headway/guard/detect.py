@@ -36,9 +36,20 @@ of growth from nothing."""
 SOON_STEPS, SOON_RATIO = 3.0, 0.3
 """A forecast alarms at any distance from the limit where it is this near in steps and in time observed."""
 
-AT_ONCE_USED, RISE_USED, START_USED, RISE_S, RISE_READINGS = 0.88, 0.90, 0.95, 3.0, 2.5
-"""A fast rise: share of the limit it has passed where the next reading would be over it, else, and in the first rise
-of a run; and seconds and readings left at its slope."""
+AT_ONCE_USED, AT_ONCE = 0.80, 1.2
+"""A fast rise whose next reading may be over the limit (it is this many readings away) is one from this share on."""
+
+RISE_USED, JUMP_USED, START_USED = 0.90, 0.93, 0.95
+"""The shares from which a slower one is, one of two readings, and the first rise of a run."""
+
+RISE_S, RISE_READINGS = 3.0, 2.5
+"""Seconds, or readings where those are farther apart, within which a fast rise reaches the limit."""
+
+TROUGH = 0.25
+"""A forecast by time waits while the gauge is lower than its peaks by this part of the growth: the rise may be over."""
+
+SLOWEST_S = 10.0
+"""Readings that are farther apart show no fast rise: a phase may have begun between them."""
 
 BEGUN = 0.25
 """A rise is the first of a run where all that came before is below this part of what is held."""
@@ -78,10 +89,17 @@ def runs_out(forecast: Forecast, gauge: Gauge) -> Alarm | None:
         return None
     # time that passes is no growth: the next peak says more
     left = max(cautious.t - forecast.at, 0.0)
+    if not forecast.by_step and gauge.used < forecast.level - TROUGH * forecast.per_minute / 60 * forecast.observed_s:
+        return None
     ratio = left / forecast.observed_s
     steps = None
     if forecast.by_step and forecast.per_step:
-        steps = left * forecast.per_minute / 60 / forecast.per_step
+        step_s = 60 * forecast.per_step / forecast.per_minute
+        steps = left / step_s
+        if forecast.from_nothing:
+            # whether a start goes on is seen when the present step has ended
+            left += step_s
+            ratio = left / forecast.observed_s
     soon = steps is not None and steps <= SOON_STEPS and ratio <= SOON_RATIO and not forecast.from_nothing
     if not soon and ratio > _horizon(forecast, (limit - forecast.level) / limit):
         return None
@@ -165,9 +183,12 @@ def rises_fast(track: Track, gauge: Gauge, planned: int | None = None) -> Alarm 
     established = track.before is not None and track.before >= BEGUN * gauge.used
     interval = readings[-1][0] - readings[-2][0]
     left = (limit - gauge.used) / min(slopes[:3])
-    at_once = left <= interval
+    if interval > SLOWEST_S:
+        return None
+    at_once = left <= AT_ONCE * interval and (interval <= RISE_S or len(slopes) >= 3)
     soon = left <= max(RISE_S, RISE_READINGS * interval) and len(slopes) >= 3
-    enough = (AT_ONCE_USED if at_once else RISE_USED) if established else START_USED
+    enough = JUMP_USED if len(slopes) < 3 else AT_ONCE_USED if at_once else RISE_USED
+    enough = enough if established else max(enough, START_USED)
     if not (at_once or soon) or gauge.used < enough * limit:
         return None
     ceiling = max(track.before or 0.0, track.highest_of_steps)
