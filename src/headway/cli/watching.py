@@ -34,7 +34,7 @@ TERMINATION_LOG = Path("/dev/termination-log")
 ASKED_TO_GO = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 PUMP_S = 0.25
 CALM_S = 0.2
-"""The view is drawn when the command has written nothing for so long, so that no sequence of its own is cut."""
+"""The view is drawn behind a whole line, or when nothing was written for so long: no sequence of a program is cut."""
 
 
 class Asked(Struct, frozen=True):
@@ -123,7 +123,7 @@ class _Session:
         self.watch: Watch
         self._box: BlackBox | None = None
         self._shown = time.monotonic() if asked.quiet else time.monotonic() - LINE_S + 30.0
-        self._written = 0.0
+        self._written, self._line_ended = 0.0, True
         self._lock = threading.Lock()
         self._news: list[str] = []
         self._area: StatusArea | None = None
@@ -213,7 +213,7 @@ class _Session:
         """Draw the view, or print a line where one is due."""
         now = time.monotonic()
         if self._area is not None:
-            if now - self._shown >= 1.0 and now - self._written >= CALM_S:
+            if now - self._shown >= 1.0 and (self._line_ended or now - self._written >= CALM_S):
                 self._shown = now
                 self._area.draw(self.view)
                 if self._child is not None:
@@ -240,7 +240,7 @@ class _Session:
             self._box.close()
 
     def _output(self, data: bytes, stream: int) -> None:
-        self._written = time.monotonic()
+        self._written, self._line_ended = time.monotonic(), data.endswith(b"\n")
         if hasattr(self, "watch"):
             self.watch.output(data, stream)
 

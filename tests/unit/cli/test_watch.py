@@ -9,13 +9,16 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+import typer
+import yaml
 from typer.testing import CliRunner
 
-from headway.cli import metrics
+from headway.cli import metrics, watching
 from headway.cli.app import app
 from headway.cli.resuming import Resumer
 from headway.diagnose.finding import Finding
 from headway.errors import HeadwayError, InputError
+from headway.foreign.pod import read_pods
 from headway.foreign.readers import read_command, read_run
 from headway.foreign.resume import edits_of_resume, last_checkpoint, resumed_command, resumed_script
 from headway.guard.forecast import Forecast, Reach
@@ -325,3 +328,61 @@ def test_a_restart_for_real(tmp_path):
     assert done.stdout.split("\n")[:-1] == [f"rollout {step}: reward" for step in range(6)]
     assert "restart 1 of 1: goes on from checkpoint 3" in done.stderr
     assert time.monotonic() - began < 60
+
+
+class TestKubernetes:
+    """The RayJob of docs/kubernetes.md is one, and starts headway as headway can be started."""
+
+    PAGE = Path(__file__).parents[3] / "docs" / "kubernetes.md"
+
+    @property
+    def text(self) -> str:
+        return self.PAGE.read_text().split("```yaml\n")[1].split("```")[0]
+
+    def test_its_limits_are_read_by_plan(self, tmp_path):
+        (tmp_path / "job.yaml").write_text(self.text)
+        pods = read_pods(tmp_path / "job.yaml")
+        assert [(pod.container, pod.limit, pod.gpus, pod.replicas) for pod in pods] == [
+            ("ray-head", 128 * GIB, 0, 1), ("ray-worker", 1500 * GIB, 8, 2),
+        ]  # fmt: skip
+        assert [pod.shm for pod in pods] == [32 * GIB, 200 * GIB]
+
+    def test_its_fields_are_those_of_kuberay(self):
+        job = yaml.safe_load(self.text)
+        assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
+        assert job["metadata"]["annotations"] == {"ray.io/overwrite-container-cmd": "true"}
+        cluster = job["spec"]["rayClusterSpec"]
+        for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+            pod = group["template"]["spec"]
+            (container,) = pod["containers"]
+            assert {each["name"] for each in container["volumeMounts"]} <= {each["name"] for each in pod["volumes"]}
+            assert container["resources"]["requests"] == container["resources"]["limits"]
+            assert container["terminationMessagePath"] == str(watching.TERMINATION_LOG)
+            assert [each["name"] for each in container["env"]] == ["POD_NAME"]
+
+    def test_its_commands_are_understood(self, tmp_path):
+        """Each is started by bash as a container would, with a headway that prints its words."""
+        job = yaml.safe_load(self.text)
+        cluster = job["spec"]["rayClusterSpec"]
+        scripts = [job["spec"]["entrypoint"]]
+        for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+            (container,) = group["template"]["spec"]["containers"]
+            assert container["command"] == ["/bin/bash", "-lc", "--"]
+            scripts += [script.replace("ulimit -n 65536; ", "") for script in container["args"]]
+        (tmp_path / "headway").write_text('#!/bin/sh\nfor word; do echo "$word"; done\n')
+        (tmp_path / "headway").chmod(0o755)
+        given = {
+            "PATH": f"{tmp_path}:{os.environ['PATH']}", "POD_NAME": "pod-1",
+            "KUBERAY_GEN_RAY_START_CMD": "ray start --head --block; true",
+        }  # fmt: skip
+        for script in scripts:
+            done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, env=given)
+            words = done.stdout.splitlines()
+            assert words[0] == "watch"
+            command = typer.main.get_command(app).commands["watch"]  # type: ignore[attr-defined]
+            found = command.make_context("watch", words[1:]).params
+            assert str(found["out"]).startswith("/blackbox/")
+            assert found["quiet"]
+            assert list(found["command"]) in (
+                ["bash", "/scripts/run.sh"], ["bash", "-c", "ray start --head --block; true"],
+            )  # fmt: skip
