@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from headway.cli import app
 from headway.guard.recorder import read_recording
-from headway.train import optim, update
+from headway.train import loop, optim, update
 
 BASE = """
 model = {path = "tiny-qwen3", init = "random", dtype = "fp32"}
@@ -207,6 +207,22 @@ def test_an_allocation_that_fails_names_the_phase_and_the_key(
     assert code == 5
     assert "phase rollout: memory ran out" in error
     assert "rollout.kv_budget" in error
+    assert error.strip().splitlines()[-1].startswith("A request for host memory was refused")
+
+
+def test_after_a_mistake_of_ours_the_doctor_has_the_last_word(
+    train: Train, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr(loop, "group_advantages", fails)
+    code, _ = train("eval.problems=0")
+    assert code == 1
+    *text, last = capsys.readouterr().err.strip().splitlines()
+    assert "ZeroDivisionError: division by zero" in text
+    assert last.startswith("An exception of Python ended")
+    assert "step" in last
 
 
 def test_when_memory_runs_out_for_good_what_is_whole_is_saved(

@@ -7,13 +7,15 @@ import json
 import os
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headway.errors import DoesNotFitError, LimitReachedError
+from headway.errors import DoesNotFitError, HeadwayError, LimitReachedError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -76,13 +78,36 @@ def train(
         raise DoesNotFitError(refusal(planned.ledger, verdicts, advice))
     if dry_run:
         return
-    summary = _run_or_go_on(spec, found, console, tries if on_limit is OnLimit.RESUME else None)
+    with _told_by_the_doctor(spec):
+        summary = _run_or_go_on(spec, found, console, tries if on_limit is OnLimit.RESUME else None)
     if as_json:
         print_json(summary)
     if summary["signal"] is not None and summary["exit_reason"] != "finished":
         raise typer.Exit(128 + summary["signal"])
     if summary["exit_reason"] == "guard":
         raise typer.Exit(LimitReachedError.exit_code)
+
+
+@contextmanager
+def _told_by_the_doctor(spec: "RunSpec") -> Iterator[None]:
+    """After a bad end the doctor's sentence is the last thing printed; our own mistakes keep their traceback."""
+    assert spec.output.dir is not None, "the loader sets it"
+    try:
+        yield
+    except LimitReachedError as error:
+        from headway.cli.ending import sentence_of
+
+        raise LimitReachedError(f"{error}\n{sentence_of(str(error), spec.output.dir)}") from None
+    except (HeadwayError, typer.Exit):
+        raise
+    except Exception:  # noqa: BLE001 - whatever it is, it is printed whole
+        import traceback
+
+        from headway.cli.ending import sentence_of
+
+        text = traceback.format_exc()
+        typer.echo(f"{text}{sentence_of(text, spec.output.dir)}", err=True)
+        raise typer.Exit(1) from None
 
 
 def _run_or_go_on(spec: "RunSpec", found: "TrainPlan", console: "Console", tries: int | None) -> dict[str, Any]:
