@@ -162,6 +162,28 @@ from headway.cli.train import train
 train(pathlib.Path("loop.toml"))
 """
 """headway's own loop, beside a buffer that grows."""
+LEAK = (
+    LOOP[LOOP.index("rows = ") :]
+    .replace(
+        'kind = "regex", extract = "whole", format_pattern = "(?s).*[0-9].*", format_weight = 0.5',
+        'kind = "function", function = "scores:score", extract = "whole", memory = "8GiB"',
+    )
+    .replace("eval = {problems = 8, every = 1000}", 'eval = {problems = 0}\nguard = {policy = "observe"}')
+    .replace(
+        "threading.Thread(target=collect, daemon=True).start()",
+        """import headway
+places = os.environ["TORCH_SITE"], os.path.dirname(os.path.dirname(headway.__file__))
+os.environ["PYTHONPATH"] = os.pathsep.join(places)  # for the process of the rewards
+scores = (
+    "kept = []",
+    "def score(prompt, answer, label, response):",
+    "    kept.append(bytearray(b'x' * (20_000_000 // 16)))",
+    "    return (len(response) % 7) / 7",
+)
+open("scores.py", "w").write("\\n".join(scores))""",
+    )
+)
+"""headway's own loop, whose reward function leaks 20 MB a step: benchmarks/planted_leak.py inside an actor."""
 NOT_HOST = ("host-memory-growth", "host-memory-capacity")
 
 SCENARIOS = (
@@ -272,5 +294,10 @@ SCENARIOS = (
         "group-kill-loop", ("cgroup-oom-kill",), GROWTH, WITH_TORCH + LOOP, limit_mb=2000, memory=True,
         longest_s=150, env=NO_MONITOR, keep=("worker", "dmesg", "memory"),
         extra_false=("ray-memory-monitor", "kernel-oom-kill"),
+    ),
+    Scenario(
+        "monitor-leak", ("ray-memory-monitor",), GROWTH, WITH_TORCH + LEAK, limit_mb=2303, memory=True,
+        longest_s=300, env={"RAY_memory_usage_threshold": "0.8"},
+        extra_false=("cgroup-oom-kill", "kernel-oom-kill", "sigterm"),
     ),
 )  # fmt: skip
