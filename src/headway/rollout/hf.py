@@ -204,15 +204,19 @@ class HfEngine:
                 moves, rows = compaction(finished)
                 cache.compact(moves, rows)
                 batch.compact(moves, rows)
-            mask = None if batch.mask is None else batch.mask[:, : prompt + batch.step]
-            positions = (batch.lengths + batch.step - 1)[:, None]
-            # No name holds the logits: the next forward must not find them still there.
-            batch.tokens, batch.logprobs = choose(
-                self._forward(batch.tokens[:, None], positions, mask, cache), batch.draws[:, batch.step], params
-            )
+            self._decode(batch, cache, prompt, params)
             cache.advance()
             batch.step += 1
         report()
+
+    def _decode(self, batch: _Batch, cache: SlabCache, prompt: int, params: SamplingParams) -> None:
+        """Choose the next token of every sequence. Prompts end at column `prompt`."""
+        mask = None if batch.mask is None else batch.mask[:, : prompt + batch.step]
+        positions = (batch.lengths + batch.step - 1)[:, None]
+        # No name holds the logits: the next forward must not find them still there.
+        batch.tokens, batch.logprobs = choose(
+            self._forward(batch.tokens[:, None], positions, mask, cache), batch.draws[:, batch.step], params
+        )
 
     def _prefill(self, answers: list[_Answer], cache: SlabCache, params: SamplingParams) -> _Batch:
         """Compute each distinct prompt once, at most PREFILL_TOKENS at a time, and choose the first tokens."""

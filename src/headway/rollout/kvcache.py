@@ -100,9 +100,9 @@ class SlabCache(Cache):
         self._extent.targets = ()
         self._extent.length = self._extent.prompt
 
-    def advance(self) -> None:
-        """The forward that added a token to each sequence is over."""
-        self._extent.length += 1
+    def advance(self, tokens: int = 1) -> None:
+        """The forward that added a token to each sequence is over; or skip `tokens`, whose states stay zero."""
+        self._extent.length += tokens
 
     def compact(self, moves: Sequence[tuple[int, int]], rows: int) -> None:
         """Move sequences (source, hole) and keep the first `rows`. No temporary memory: holes are finished."""

@@ -82,9 +82,10 @@ def load(source: ModelSource, section: ModelSection, device: torch.device, seed:
     Peak memory is the weights plus the few tensors being read. InputError where files and config do not agree.
     """
     assert source.shape is not None, "prepare() first"
+    tokenizer: PreTrainedTokenizerBase
     with quiet():
-        if source.folder is None:
-            tokenizer: PreTrainedTokenizerBase = byte_tokenizer()
+        if source.kind == "random" or source.folder is None:
+            tokenizer = byte_tokenizer() if source.folder is None else _tokenizer(source)
             model = _random(source.shape, section, device, seed)
         else:
             tokenizer = _tokenizer(source)
