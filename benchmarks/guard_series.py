@@ -445,7 +445,7 @@ class Result:
 
 
 LEAST_LEAD, LEAST_STEPS = 0.05, 2
-"""A catch is in time with this part of the leak's duration or so many steps still ahead, in a burst with one reading."""
+"""A catch is in time with this part of the leak's duration or so many steps ahead; in a burst with one reading."""
 
 
 def judge(series: Series) -> Result:
@@ -516,11 +516,21 @@ def rates(count: int, seed: int, names: list[str]) -> int:
     return 1 if bad else 0
 
 
+SMALL = 700
+"""Rows that a written series may have, so that the files stay small."""
+
+
+def small(kind: Kind, seed: int) -> Series:
+    """The first series of a kind, from this seed on, that is small."""
+    return next(made for number in range(seed, seed + 1000) if len((made := make(kind, number)).rows) <= SMALL)
+
+
 def write_all(folder: Path, seed: int) -> None:
     """One series of each kind, and two pools in one file; truth.json says which are sick and when they are full."""
     folder.mkdir(parents=True, exist_ok=True)
     truth = {}
-    made = [make(kind, seed) for kind in HEALTHY + SICK] + [beside(make(linear_leak, seed + 1), make(sawtooth, seed))]
+    made = [small(kind, seed) for kind in HEALTHY + SICK]
+    made.append(beside(small(linear_leak, seed + 1), small(sawtooth, seed)))
     for series in made:
         name = ("healthy" if series.sick_from is None else "sick") + "_" + series.kind.replace(" ", "_") + ".csv"
         write(series, folder / name)

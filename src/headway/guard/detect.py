@@ -46,7 +46,7 @@ RISE_S, RISE_READINGS = 3.0, 2.5
 """Seconds, or readings where those are farther apart, within which a fast rise reaches the limit."""
 
 TROUGH = 0.25
-"""A forecast by time waits while the gauge is lower than its peaks by this part of the growth: the rise may be over."""
+"""A forecast by time waits while the gauge is below its peaks by this part of the growth: the rise may be over."""
 
 SLOWEST_S = 10.0
 """Readings that are farther apart show no fast rise: a phase may have begun between them."""
