@@ -246,10 +246,10 @@ class _Session:
 
     def _keep_kernel_lines(self, box: BlackBox) -> None:
         from headway.diagnose.live import kernel_lines
+        from headway.diagnose.readers.blackbox import KERNEL
 
-        lines = kernel_lines(self.watch.pids)
-        for line in lines:
-            box.add(Note(time.time(), f"kernel: {line}"))
+        for line in kernel_lines(self.watch.pids):
+            box.add(Note(time.time(), KERNEL + line))
 
 
 def _answer(session: _Session, asked: Asked) -> None:

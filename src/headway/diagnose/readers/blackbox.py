@@ -21,6 +21,8 @@ from headway.units import format_bytes
 
 NAME = "black-box"
 """The file that the lines seem to stand in."""
+KERNEL = "kernel: "
+"""Begins a note that is a line of the kernel's log about a process of the run."""
 TOGETHER_S, LAST_S = 1.5, 120.0
 """Seconds within which ends belong together; seconds before the run's end in which they belong to it."""
 FIRST = r"black box: process (?P<pid>\d+) \((?P<name>.*)\) ended first, by signal (?P<signal>\d+)\b"
@@ -59,8 +61,8 @@ SIGNS = (
     Sign(
         "box-sender",
         "context",
-        ("black box: signal ",),
-        r"black box: signal (?P<signal>\d+) \S+ to .* was sent by (?P<sender>process (?P<pid>\d+) \((?P<name>.*)\)|"
+        ("black box: sent ",),
+        r"black box: sent \w+ \(number (?P<signal>\d+)\) to .*, by (?P<sender>process (?P<pid>\d+) \((?P<name>.*)\)|"
         r"a process outside of the container)$",
         unless=rf"\((?:{DAEMONS})\)$|, of the run$|by the kernel",
         says="who sent the signal: the kernel names the sender",
@@ -68,11 +70,12 @@ SIGNS = (
     Sign(
         "oom-daemon",
         "end",
-        ("black box: signal ",),
-        rf"was sent by process \d+ \((?:{DAEMONS})\)$",
+        ("black box: sent ",),
+        rf"black box: sent (?:TERM|KILL) .*, by process \d+ \((?:{DAEMONS})\)$",
         says="a user-space guard ended the process under memory pressure",
     ),
 )
+"""Only what these match is evidence: the other lines are worded so that no other program's text is in them."""
 
 
 def read_box(folder: Path) -> tuple[Box, Recorded]:
@@ -104,6 +107,7 @@ def told(box: Box) -> Iterator[str]:
         lines.append((t, "the recording stops without an end: headway was killed too, or the machine went down"))
     for t, line in sorted(lines, key=lambda each: each[0]):
         yield f"{_clock(t + box.begun.zone)} black box: {line}"
+    yield from (note.removeprefix(KERNEL) for note in box.notes if note.startswith(KERNEL))
     kills = kernel_kills(box)
     if kills is not None:
         yield f"memory.events: oom_kill {kills}"
@@ -177,19 +181,28 @@ def _ended(each: Ended, *, first: bool) -> str:
     held = f", holding {format_bytes(each.rss)}" if each.rss else ""
     if first:
         return f"{who} ended first, by signal {each.signal} ({signal_name(each.signal)}){held}"
-    return f"{who} ended by {signal_name(each.signal)}{held}"
+    return f"{who} ended too ({_short(each.signal)}){held}"
+
+
+def _short(number: int) -> str:
+    """The name of a signal as `kill -l` has it, which no log of a death contains.
+
+    >>> _short(15)
+    'TERM'
+    """
+    return signal_name(number).removeprefix("SIG")
 
 
 def _sent(each: Sent) -> str:
     to = f"process {each.pid} ({each.name})" if each.pid is not None else "headway"
-    said = f"signal {each.signal} ({signal_name(each.signal)}) to {to}"
+    said = f"sent {_short(each.signal)} (number {each.signal}) to {to}"
     if each.kernel:
-        return f"{said} was sent by the kernel"
+        return f"{said}, by the kernel"
     if each.sender is None:
-        return f"{said}; its sender was not seen: {each.why}"
+        return f"{said}; by whom was not seen: {each.why}"
     if each.sender == 0:
-        return f"{said} was sent by a process outside of the container"
-    return f"{said} was sent by process {each.sender} ({each.sender_name}){', of the run' if each.inside else ''}"
+        return f"{said}, by a process outside of the container"
+    return f"{said}, by process {each.sender} ({each.sender_name}){', of the run' if each.inside else ''}"
 
 
 def _about(box: Box) -> Iterator[str]:
@@ -221,4 +234,4 @@ def _about(box: Box) -> Iterator[str]:
             yield f"process {sent.sender}, which sent {signal_name(sent.signal)}, was: {sent.sender_command}"
     yield from (each.text for each in box.forecasts[-2:])
     yield from (f"the guard: {each.reason}" for each in box.actions[-4:])
-    yield from box.notes
+    yield from (note for note in box.notes if not note.startswith(KERNEL))

@@ -1,0 +1,134 @@
+"""What the doctor makes of a black box: only what it recorded, and teardown is never a cause."""
+
+from pathlib import Path
+
+import pytest
+
+from headway.cli.doctor import diagnosed
+from headway.diagnose.finding import Diagnosis
+from headway.guard.blackbox import BlackBox
+from headway.guard.boxrecords import Begun, Counted, Ended, Event, Mark, Note, Over, Sent
+from headway.guard.frame import Frame, Gauge
+
+T = 1_700_000_000.0
+KERNEL = (
+    "kernel: [Tue Nov 14 22:14:20 2023] Memory cgroup out of memory: Killed process 7 (python) total-vm:1kB, "
+    "anon-rss:900kB, file-rss:0kB, shmem-rss:0kB"
+)
+
+
+def told(folder: Path, *events: Event, log: bytes = b"step 41: {'loss': 1}\n", over: Over | None = None) -> Diagnosis:
+    box = BlackBox(folder, Begun(T, ("bash", "run.sh"), 1, "0.1.0"))
+    box.add(
+        Frame(T + 50, (Gauge("node[0].host", "cgroup", 99, 100),), phase="train", step=41, events={"oom_kill": 3})
+    )
+    box.log(log)
+    for event in events:
+        box.add(event)
+    if over is not None:
+        box.add(over)
+    box.close()
+    return diagnosed([str(folder)], [], None, None, live=False)
+
+
+def killed(pid: int = 7, signal: int = 9, t: float = T + 60) -> Ended:
+    return Ended(t, pid, "ray::Trainer.train", signal=signal)
+
+
+OVER = Over(T + 61, 2, 1)
+
+
+def names(found: Diagnosis) -> tuple[str, str, str]:
+    return found.answer.mechanism, found.answer.mechanism_grade, found.answer.cause
+
+
+def test_the_kernel_s_word_on_a_process_proves_it(tmp_path):
+    found = told(tmp_path, killed(), Sent(T + 60, 9, 7, "x", kernel=True), over=OVER)
+    assert names(found) == ("sigkill-class", "proven", "not-established")
+    assert found.answer.process == "ray::Trainer.train pid 7"
+    assert (found.answer.phase, found.answer.step) == ("train", 41)
+    assert any("99 B of 100 B" in line for line in found.context)
+
+
+def test_a_line_of_the_kernel_s_log_about_a_process_of_the_run_is_proof(tmp_path):
+    found = told(tmp_path, killed(), Note(T + 61, KERNEL), over=OVER)
+    assert names(found)[:2] == ("cgroup-oom-kill", "proven")
+
+
+def test_the_group_s_count_makes_a_kill_one_for_memory_or_rules_it_out(tmp_path):
+    counts = [Counted(T, "before", {"oom_kill": 3}), Counted(T + 61, "after", {"oom_kill": 4})]
+    assert names(told(tmp_path / "a", killed(), *counts, over=OVER))[:2] == ("cgroup-oom-kill", "supported")
+    counts[1] = Counted(T + 61, "after", {"oom_kill": 3})
+    found = told(tmp_path / "b", killed(), *counts, over=OVER)
+    assert found.answer.mechanism == "sigkill-class"
+    assert "cgroup-oom-kill" in [each.name for each in found.answer.ruled_out]
+
+
+def test_a_count_from_before_the_end_rules_nothing_out(tmp_path):
+    found = told(tmp_path, Counted(T, "before", {"oom_kill": 3}))
+    assert names(found)[:2] == ("sigkill-class", "supported")
+    assert "cgroup-oom-kill" not in [each.name for each in found.answer.ruled_out]
+    assert "Everything ended without a word" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("sent", "cause", "because"),
+    [
+        (Sent(T + 60, 9, 7, "x", sender=77, sender_name="bash"), "outside-signal", "process 77 (bash) sent it"),
+        (Sent(T + 60, 9, 7, "x", sender=0), "outside-signal", "a process outside of the container sent it"),
+        (Sent(T + 60, 9, 7, "x", sender=78, sender_name="raylet", inside=True), "not-established", ""),
+        (Sent(T + 60, 15, 7, "x", sender=77, sender_name="bash"), "not-established", ""),
+        (Sent(T + 60, 9, 7, "x", why="only root may read it"), "not-established", ""),
+    ],
+)
+def test_a_sender_is_named_where_it_is_none_of_the_run(tmp_path, sent, cause, because):
+    found = told(tmp_path, killed(), sent, over=OVER)
+    assert (found.answer.mechanism, found.answer.cause, found.answer.because) == ("sigkill-class", cause, because)
+
+
+def test_a_guard_of_the_machine_is_named_as_one(tmp_path):
+    found = told(tmp_path, killed(signal=15), Sent(T + 60, 15, 7, "x", sender=5, sender_name="earlyoom"), over=OVER)
+    assert found.answer.mechanism == "oom-daemon"
+
+
+def test_what_is_killed_after_somebody_ended_badly_is_teardown(tmp_path):
+    first = Ended(T + 55, 8, "python3 train.py", code=1)
+    found = told(tmp_path, first, killed(), Sent(T + 60, 9, 7, "x", sender=77, sender_name="bash"), over=OVER)
+    assert names(found) == ("unknown", "open", "not-established")
+
+
+def test_where_the_order_cannot_be_told_nothing_is_claimed(tmp_path):
+    found = told(tmp_path, Ended(T + 60.2, 8, "python3 train.py", code=1), killed(), over=OVER)
+    assert found.answer.mechanism == "unknown"
+
+
+def test_a_kill_long_before_the_end_did_not_end_the_run(tmp_path):
+    found = told(tmp_path, killed(t=T + 60), Mark(T + 400, "train", 90), over=Over(T + 900, 2, 1))
+    assert found.answer.mechanism == "unknown"
+
+
+@pytest.mark.parametrize(("name", "mechanism"), [("raylet", "raylet-lost"), ("gcs_server", "gcs-lost")])
+def test_ray_s_own_processes_are_told_apart(tmp_path, name, mechanism):
+    found = told(tmp_path, Ended(T + 60, 9, name, signal=9), over=Over(T + 61, 2, 0))
+    assert names(found)[:2] == (mechanism, "proven")
+
+
+@pytest.mark.parametrize(("number", "mechanism"), [(15, "sigterm"), (11, "native-crash"), (6, "native-crash")])
+def test_other_signals_have_their_mechanism(tmp_path, number, mechanism):
+    assert names(told(tmp_path, killed(signal=number), over=OVER))[:2] == (mechanism, "proven")
+
+
+def test_an_exception_in_the_output_is_read_with_it(tmp_path):
+    log = b"step 41: {}\nTraceback (most recent call last):\n  File \"a.py\", line 3, in step\nKeyError: 'x'\n"
+    found = told(tmp_path, Ended(T + 60, 8, "python3 a.py", code=1), log=log, over=OVER)
+    assert found.answer.mechanism == "python-exception"
+
+
+def test_a_folder_above_and_one_that_is_still_written(tmp_path):
+    told(tmp_path / "runs" / "one", killed(), over=OVER)
+    assert diagnosed([str(tmp_path / "runs")], [], None, None, live=False).answer.mechanism == "sigkill-class"
+    box = BlackBox(tmp_path / "now", Begun(T, ("bash",), 1, "0.1.0"))
+    box.add(Frame(T + 1, ()))
+    answer = diagnosed([str(tmp_path / "now")], [], None, None, live=False).answer
+    box.close()
+    assert answer.mechanism == "unknown"
