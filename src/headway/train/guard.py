@@ -108,8 +108,10 @@ class Watch:
             frames = Frames(tree, machine=self._machine)
             try:
                 before: Frame | None = None
-                while not self._ended:
+                while True:
                     self._wake.clear()
+                    if self._ended:
+                        break
                     frame = self._with_own(frames.take(*self.where))
                     self._see(frame)
                     wait, before = interval(before, frame), frame
