@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from headway import __version__
-from headway.cli import doctor, plan, report, size, train, watch
+from headway.cli import doctor, plan, rehearse, report, size, train, watch
 from headway.errors import HeadwayError, InputError
 
 app = typer.Typer(
@@ -18,6 +18,7 @@ app = typer.Typer(
 app.command("train")(train.train)
 app.command("plan")(plan.plan)
 app.command("size")(size.size)
+app.command("rehearse")(rehearse.rehearse)
 app.command("doctor")(doctor.doctor)
 app.command("report")(report.report)
 app.command("watch", context_settings={"allow_interspersed_args": False})(watch.watch)

@@ -81,7 +81,7 @@ def reset_peak(pid: int, root: Path = ROOT) -> bool:
 
 
 def die_first(root: Path = ROOT) -> bool:
-    """Let the kernel's OOM killer take this process and those that it starts before all others; False where it cannot.
+    """Let the kernel's OOM killer take this process and its children to come first; False where it cannot.
 
     Linux: oom_score_adj 1000, see proc_pid_oom_score_adj(5). Raising it needs no privilege.
     """

@@ -7,8 +7,10 @@ it may be, and only the micro-batches that can hold the most are trained.
 """
 
 import argparse
+import ctypes
 import json
 import resource
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,6 +26,7 @@ from headway.guard.read import die_first
 from headway.plan.ledger import Phase
 from headway.plan.plan import plan
 from headway.rollout.full_length import FullLengthEngine, SpreadScorer, lengthened
+from headway.rollout.reward_process import PR_SET_PDEATHSIG
 from headway.rollout.samples import Sample, collect
 from headway.train import memory
 from headway.train.evaluate import evaluate
@@ -49,6 +52,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--most", type=int, help="bytes that the process may ask the system for")
     asked = parser.parse_args(arguments)
     die_first()
+    die_with_parent()
     view = EventView()
     try:
         spec = load(asked.runspec)
@@ -59,6 +63,12 @@ def main(arguments: Sequence[str]) -> int:
         view.tell("error", text=str(error))
         return error.exit_code
     return 0
+
+
+def die_with_parent() -> None:
+    """End when the process that started this one ends, however it does; Linux."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 class EventView:
@@ -117,7 +127,7 @@ def rehearse(spec: RunSpec, weights: str, longest: int, steps: int, view: EventV
 
 
 def rehearsed_source(spec: RunSpec, weights: str, view: EventView) -> ModelSource:
-    """The model as it is rehearsed: its own files, or random weights of its shape with its tokenizer if it is here."""
+    """The model as it is rehearsed: its own files, or random weights with its tokenizer if that is here."""
     source = resolve(spec.model)
     shape = source.shape or shapes.by_name(source.path)
     if weights == "own" or source.kind == "package" or shape is None:
@@ -187,8 +197,8 @@ def rehearse_step(job: Job, step: int, *, full: bool) -> None:
 def sample_lengths(count: int, longest: int, cap: int, prompt: int) -> list[int]:
     """Tokens of the samples, of at most `count`, that make the largest micro-batches that can be.
 
-    First two of full-length samples, so that one comes while there are gradients; then one of slightly shorter samples
-    that fills `cap` better, where there is such. `prompt` tokens of each sample are its prompt.
+    First two of full-length samples, so that one comes while there are gradients; then one of slightly shorter
+    samples that fills `cap` better, where there is such. `prompt` tokens of each sample are its prompt.
 
     >>> sample_lengths(64, 1500, 4096, 500), sample_lengths(64, 1024, 4096, 24), sample_lengths(64, 1500, 512, 500)
     ([1500, 1500, 1500, 1500, 1365, 1365, 1365], [1024, 1024, 1024, 1024, 1024, 1024, 1024, 1024], [1500, 1500])
@@ -207,9 +217,7 @@ def sample_lengths(count: int, longest: int, cap: int, prompt: int) -> list[int]
 def cut(sample: Sample, tokens: int) -> Sample:
     """The sample with its answer cut so that it has so many tokens in all."""
     keep = tokens - len(sample.prompt_ids)
-    return replace(
-        sample, response_ids=sample.response_ids[:keep], sampler_logprobs=sample.sampler_logprobs[:keep]
-    )
+    return replace(sample, response_ids=sample.response_ids[:keep], sampler_logprobs=sample.sampler_logprobs[:keep])
 
 
 if __name__ == "__main__":

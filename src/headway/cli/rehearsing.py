@@ -1,0 +1,86 @@
+"""Rehearses a RunSpec: makes its folder, runs it in a process of its own, and judges what was seen."""
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headway.cli.inputs import read_case
+from headway.errors import HeadwayError, InputError
+from headway.guard import rehearsal
+from headway.guard.rehearsed import KILLED, OUT_OF_MEMORY, Rehearsed, judge
+from headway.plan.planned import Planned, examine
+from headway.units import GIB
+
+if TYPE_CHECKING:
+    from headway.config.sections import RunSpec
+
+SPARE_SHARE = 4
+"""A rehearsal may ask the system for a quarter more than the lowest limit, and at least 1 GiB: its address space
+holds more than its memory, and headway ends it at the limit itself."""
+
+
+def rehearse(run: Path, settings: Sequence[str], *, steps: int, own: bool, out: Path | None) -> Rehearsed:
+    """Rehearse a RunSpec. InputError for what the run itself would refuse, HeadwayError where the rehearsal broke."""
+    case = read_case([str(run)], None, None, settings)
+    if case.spec is None:
+        raise InputError(f"{run}: only a RunSpec (TOML) or a launch script of slime or Miles can be rehearsed")
+    planned = examine(case.workload, case.machine)
+    steps = min(steps, case.spec.train.steps)
+    with _folder(out) as folder:
+        spec = folder / "rehearsal.toml"
+        spec.write_text(_rehearsed(case.spec, folder / "run"))
+        command = [
+            sys.executable, "-m", "headway.train.rehearse", str(spec), "--steps", str(steps),
+            "--longest", str(min(planned.longest_sample, planned.workload.rollout.longest)),
+            "--weights", "own" if own else "random", *_most(planned),
+        ]  # fmt: skip
+        ended = rehearsal.run(command, planned.machine, _tell)
+        if ended.status == InputError.exit_code and ended.reached is None:
+            raise InputError(*ended.error.splitlines())
+        if ended.status not in (0, OUT_OF_MEMORY, KILLED) and ended.reached is None:
+            raise HeadwayError(
+                f"the rehearsal broke in phase {ended.phase} (exit status {ended.status}):\n{ended.error}"
+            )
+        return judge(planned, ended, folder / "run" / "recording.jsonl")
+
+
+def _rehearsed(spec: "RunSpec", folder: Path) -> str:
+    """The RunSpec with an output directory of its own, nothing sent anywhere, and a guard that only looks."""
+    from headway.config.load import dump
+
+    output = spec.output.model_copy(update={"dir": folder, "wandb": False})
+    guard = spec.guard.model_copy(update={"policy": "observe"})
+    return dump(spec.model_copy(update={"output": output, "guard": guard}))
+
+
+def _most(planned: Planned) -> list[str]:
+    """A bound of what the process may ask for, so that one huge allocation fails and does not fill the machine."""
+    limits = [each.limit.bytes for each in planned.outcome.pools if each.limit is not None]
+    if not limits or planned.workload.device != "cpu":
+        return []
+    return ["--most", str(min(limits) + max(GIB, min(limits) // SPARE_SHARE))]
+
+
+@contextmanager
+def _folder(out: Path | None) -> Iterator[Path]:
+    """The folder that was asked for, which has to be new or empty, or a temporary one."""
+    if out is None:
+        with tempfile.TemporaryDirectory(prefix="headway-rehearsal-") as name:
+            yield Path(name)
+        return
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"--out {out}: is there already; name a folder that is new or empty")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out {out}: cannot be made ({error.strerror})") from None
+    yield out.resolve()
+
+
+def _tell(phase: str, step: int) -> None:
+    """A line for each phase, on standard error."""
+    os.write(2, f"rehearse: step {step}: {phase}\n".encode())
