@@ -58,6 +58,8 @@ def read(path: Path) -> tuple[list[Frame], dict[str, int]]:
 
 
 def _row(row: dict[str, str], planned: dict[str, int]) -> tuple[float, int | None, str | None, Gauge]:
+    if None in (row[name] for name in COLUMNS):
+        raise ValueError(f"has fewer than {len(COLUMNS)} columns")
     pool = row["pool"].strip()
     t, used = float(row["t"]), _bytes(row["used"])
     if used is None or not math.isfinite(t):

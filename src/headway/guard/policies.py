@@ -33,9 +33,9 @@ class Due(Struct, frozen=True):
 DUE: Mapping[ActionName, Due] = MappingProxyType({
     "warn": Due(inf, inf, inf),
     "free": Due(inf, inf, inf),
-    "checkpoint": Due(8, 180, 10),
-    "shrink": Due(5, 120, 10),
-    "stop": Due(2, 45, 5),
+    "checkpoint": Due(10, 180, 10),
+    "shrink": Due(6, 120, 10),
+    "stop": Due(3, 45, 5),
 })  # fmt: skip
 
 
@@ -84,6 +84,7 @@ class _Incident:
         self.done: set[ActionName] = set()
         self.acted = -inf
         self.left_then = inf
+        self.warned = -inf
         self.left_warned = inf
         self.seen = -inf
 
@@ -145,26 +146,33 @@ class Guard:
         incident = self._incidents.setdefault(alarm.pool, _Incident())
         incident.seen = frame.t
         names = self._due(alarm, incident, frame.t)
-        if not names:
-            return []
+        if not names and self._warns_again(alarm, incident, frame.t):
+            names = ["warn"]
+        elif names:
+            incident.acted, incident.left_then = frame.t, alarm.left_s
         incident.done.update(names)
-        incident.acted, incident.left_then = frame.t, alarm.left_s
         if "warn" in names:
-            incident.left_warned = alarm.left_s
+            incident.warned, incident.left_warned = frame.t, alarm.left_s
         return [self._action(name, alarm, frame) for name in names]
 
     def _due(self, alarm: Alarm, incident: _Incident, t: float) -> list[ActionName]:
-        """The next action that is due and was not tried, or all but a stop where only seconds are left."""
-        open_ = [name for name in ORDER if name not in incident.done and self._allows(name, alarm)]
+        """The next stronger action that is due, or all but a stop where only seconds are left. Nothing after a stop."""
+        if "stop" in incident.done:
+            return []
+        tried = max((ORDER.index(name) for name in incident.done), default=-1)
+        open_ = [name for name in ORDER[tried + 1 :] if self._allows(name, alarm)]
         if not incident.done:
             return open_[: self._at_once(open_, alarm)]
         waited, wait = t - incident.acted, self._cooldown(alarm)
         if waited < wait:
             return []
-        if not open_ or alarm.left_s > HELPED * incident.left_then:
-            again = alarm.left_s <= AGAIN * incident.left_warned and alarm.left_s > 0 and waited >= COOLDOWN_S
-            return ["warn"] if again else []
+        if alarm.left_s > HELPED * incident.left_then:
+            return []
         return open_[: self._at_once(open_, alarm)]
+
+    def _warns_again(self, alarm: Alarm, incident: _Incident, t: float) -> bool:
+        nearer = 0 < alarm.left_s <= AGAIN * incident.left_warned
+        return nearer and t - incident.warned >= COOLDOWN_S and "stop" not in incident.done
 
     def _at_once(self, open_: list[ActionName], alarm: Alarm) -> int:
         if alarm.left_s >= EMERGENCY_S or alarm.grows:

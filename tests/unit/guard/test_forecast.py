@@ -28,7 +28,9 @@ def run(
         for name, seconds, held in PHASES:
             shift = rng.gauss(0, noise)
             for second in range(seconds):
-                used = 500 * MIB + min(1.0, (second + 1) / 3) * (held + shift) + leak(step, name) + rng.gauss(0, noise)
+                used = (
+                    500 * MIB + min(1.0, (second + 1) / 3) * (held + shift) + leak(step, name) + rng.gauss(0, noise)
+                )
                 t = 1e9 + step * STEP_S + within + second
                 yield Frame(t, (Gauge(POOL, "cgroup", round(used), limit),), phase=name, step=step)
             within += seconds
@@ -145,7 +147,9 @@ def test_a_forecast_follows_the_limit() -> None:
         forecaster.see(frame)
     first = forecaster.forecasts[0]
     last = frames[-1]
-    forecaster.see(Frame(last.t + 1, (Gauge(POOL, "cgroup", last.gauges[0].used, 1536 * MIB),), phase="step", step=19))
+    forecaster.see(
+        Frame(last.t + 1, (Gauge(POOL, "cgroup", last.gauges[0].used, 1536 * MIB),), phase="step", step=19)
+    )
     second = forecaster.forecasts[0]
     assert first.expected is not None
     assert second.expected is not None
@@ -193,7 +197,9 @@ def test_memory_of_the_forecaster_is_bounded() -> None:
     forecaster = Forecaster()
     for index in range(3000):
         process = ProcessUse(index, 1, "short-lived", rss=GIB)
-        forecaster.see(Frame(1e9 + index, (Gauge(POOL, "cgroup", GIB, 2 * GIB),), (process,), f"phase {index}", index))
+        forecaster.see(
+            Frame(1e9 + index, (Gauge(POOL, "cgroup", GIB, 2 * GIB),), (process,), f"phase {index}", index)
+        )
     assert len(forecaster._processes) <= KEPT
     assert len(forecaster.of(Gauge(POOL, "cgroup", 0, None)).track.cycles) <= 17
 
