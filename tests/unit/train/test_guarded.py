@@ -104,7 +104,7 @@ def test_an_observing_guard_and_a_dry_one_end_nothing(
     monkeypatch.setattr(guard, "Frames", Scripted)
     assert train("guard.policy=observe", "output.dir=observed", "train.steps=3") == 0
     assert {action["name"] for action in lines(tmp_path / "observed", "action")} <= {"warn"}
-    assert train("guard.dry=true", "output.dir=dry", "train.steps=12") == 0
+    assert train("guard.dry=true", "output.dir=dry", "train.steps=6") == 0
     actions = lines(tmp_path / "dry", "action")
     assert actions
     assert all(action["dry"] for action in actions)
@@ -144,6 +144,7 @@ def test_the_tree_is_held_against_the_memory_limit_and_the_reward_is_named(monke
             return Frame(Scripted.t, (Gauge("node[0].host", "node", 1, 1000 << 20),), processes, phase, step)
 
     monkeypatch.setattr(guard, "Frames", Growing)
+    monkeypatch.setattr(guard, "FASTEST_S", 0.01)
     told = Told()
     watch = told.watch(limit=1000 << 20)
     watch.rewards = lambda: (7,)
