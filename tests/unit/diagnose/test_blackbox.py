@@ -92,14 +92,19 @@ def test_a_guard_of_the_machine_is_named_as_one(tmp_path):
 
 
 def test_what_is_killed_after_somebody_ended_badly_is_teardown(tmp_path):
-    first = Ended(T + 55, 8, "python3 train.py", code=1)
+    first = Ended(T + 55, 8, "python3 train.py", code=1, rss=1 << 30)
     found = told(tmp_path, first, killed(), Sent(T + 60, 9, 7, "x", sender=77, sender_name="bash"), over=OVER)
     assert names(found) == ("unknown", "open", "not-established")
 
 
 def test_where_the_order_cannot_be_told_nothing_is_claimed(tmp_path):
-    found = told(tmp_path, Ended(T + 60.2, 8, "python3 train.py", code=1), killed(), over=OVER)
+    found = told(tmp_path, Ended(T + 60.2, 8, "python3 train.py", code=1, rss=1 << 30), killed(), over=OVER)
     assert found.answer.mechanism == "unknown"
+
+
+def test_a_small_helper_that_found_nothing_is_no_failing(tmp_path):
+    found = told(tmp_path, Ended(T + 55, 8, "grep", code=1, rss=1 << 20), killed(), over=OVER)
+    assert found.answer.mechanism == "sigkill-class"
 
 
 def test_a_kill_long_before_the_end_did_not_end_the_run(tmp_path):

@@ -106,7 +106,7 @@ def test_a_signal_is_passed_on_to_the_command_alone(number, capfd):
 
 def test_a_key_reaches_the_whole_group_once(capfd):
     inner = "trap 'echo inner; exit' TERM; echo ready; sleep 2 & wait"
-    script = f'bash -c "{inner}" & trap "echo outer; wait; exit 5" TERM; wait'
+    script = f'trap "echo outer; wait; exit 5" TERM; bash -c "{inner}" & wait'
     seen: list[bytes] = []
     child = Child(["bash", "-c", script], lambda data, stream: seen.append(data))
     child.start()

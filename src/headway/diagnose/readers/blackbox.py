@@ -23,6 +23,8 @@ NAME = "black-box"
 """The file that the lines seem to stand in."""
 KERNEL = "kernel: "
 """Begins a note that is a line of the kernel's log about a process of the run."""
+SMALL = 32 << 20
+"""Bytes below which a process is a helper, such as a `grep` that found nothing."""
 TOGETHER_S, LAST_S = 1.5, 120.0
 """Seconds within which ends belong together; seconds before the run's end in which they belong to it."""
 FIRST = r"black box: process (?P<pid>\d+) \((?P<name>.*)\) ended first, by signal (?P<signal>\d+)\b"
@@ -119,7 +121,7 @@ def first_ends(box: Box) -> tuple[Ended, ...]:
     until = box.over.t if box.over is not None else (box.last.t if box.last else box.begun.t)
     bad = [each for each in box.ended if not _well(each) and each.t >= until - LAST_S]
     times = {each.pid: _when(box, each) for each in bad}
-    coded = min((times[each.pid][0] for each in bad if each.signal is None), default=inf)
+    coded = min((times[each.pid][0] for each in bad if each.signal is None and _matters(box, each)), default=inf)
     first = [each for each in bad if each.signal is not None and times[each.pid][1] <= coded]
     start = min((times[each.pid][1] for each in first), default=inf)
     return tuple(each for each in first if times[each.pid][0] <= start + TOGETHER_S)
@@ -152,6 +154,11 @@ def kernel_kills(box: Box) -> int | None:
     if after is not None:
         return max(0, after - first)
     return last - first if last is not None and last > first else None
+
+
+def _matters(box: Box, each: Ended) -> bool:
+    """Whether a bad code can be the run's failing: the command's own, or that of more than a small helper."""
+    return (each.rss or 0) >= SMALL or (box.over is not None and each.pid == box.over.pid)
 
 
 def _well(each: Ended) -> bool:
