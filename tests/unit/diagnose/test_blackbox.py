@@ -102,6 +102,12 @@ def test_where_the_order_cannot_be_told_nothing_is_claimed(tmp_path):
     assert found.answer.mechanism == "unknown"
 
 
+def test_what_an_earlier_look_noticed_came_first(tmp_path):
+    later = Ended(T + 60.9, 8, "ray::Trainer.train", code=1, rss=1 << 30)
+    found = told(tmp_path, Ended(T + 60, 9, "raylet", signal=9), later, over=Over(T + 61, 2, 0))
+    assert found.answer.mechanism == "raylet-lost"
+
+
 def test_a_small_helper_that_found_nothing_is_no_failing(tmp_path):
     found = told(tmp_path, Ended(T + 55, 8, "grep", code=1, rss=1 << 20), killed(), over=OVER)
     assert found.answer.mechanism == "sigkill-class"
