@@ -98,7 +98,7 @@ def test_what_is_killed_after_somebody_ended_badly_is_teardown(tmp_path):
 
 
 def test_where_the_order_cannot_be_told_nothing_is_claimed(tmp_path):
-    found = told(tmp_path, Ended(T + 60.2, 8, "python3 train.py", code=1, rss=1 << 30), killed(), over=OVER)
+    found = told(tmp_path, Ended(T + 60.05, 8, "python3 train.py", code=1, rss=1 << 30), killed(), over=OVER)
     assert found.answer.mechanism == "unknown"
 
 

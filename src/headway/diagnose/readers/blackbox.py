@@ -136,7 +136,7 @@ def killed_from_outside(box: Box) -> bool:
 
 
 def _when(box: Box, each: Ended) -> tuple[float, float]:
-    """The earliest and latest moment at which a process can have ended: after the look before the one that noticed it.
+    """The earliest and latest moment at which a process can have ended: after the look before the noticing one.
 
     That look is known where it noticed another end, but for the command's own, which is told at once.
     """
