@@ -4,9 +4,9 @@ import signal
 import time
 from pathlib import Path
 
-import kill_resume
 import pytest
 
+import kill_resume
 from headway.cli import app
 
 
