@@ -23,10 +23,13 @@ MARGIN, UNIFIED_MARGIN, LARGEST_MARGIN = 0.01, 0.04, 0.05
 MOVES = 3.0
 """Standard deviations of a gauge's peaks that the margin covers."""
 
+KNOWN = 8
+"""Peaks from which on it is known how much they move."""
+
 HELD_S, HELD_READINGS = 5.0, 3
 """Seconds and readings for which a gauge must be over its threshold."""
 
-NEAR, UNIFIED_NEAR, CLOSE = 0.20, 0.25, 0.05
+NEAR, UNIFIED_NEAR, CLOSE = 0.17, 0.22, 0.05
 """Shares of the limit that are left when a forecast begins to alarm, and when it may look as far as it has seen."""
 
 FAR_RATIO, CLOSE_RATIO, START_RATIO, NOTHING_RATIO = 0.30, 0.75, 0.20, 0.05
@@ -135,7 +138,7 @@ def _moves(track: Track) -> float:
     """Standard deviation of the peaks of the phase that stands highest, or of stretches of time; 0: not known."""
     series = [levels.latest for levels in track.cycles.values()] or [track.times.latest]
     highest = max(series, key=lambda peaks: median(p.value for p in peaks) if peaks else 0.0)
-    return local_noise([peak.value for peak in highest])
+    return local_noise([peak.value for peak in highest]) if len(highest) >= KNOWN else 0.0
 
 
 def near_limit(track: Track, gauge: Gauge, planned: int | None = None) -> Alarm | None:

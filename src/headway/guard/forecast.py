@@ -32,9 +32,12 @@ WIDEST, SEEN = 0.75, 0.3
 OF_STEPS = 0.75
 """Growth within a step counts once this part of it stands above all peaks of the steps before."""
 
-STARTING, NOTHING = 0.25, 0.2
+STARTING, NOTHING = 0.25, 0.15
 """Growth is a start where what was seen before it is shorter than this part of it, and is from nothing where its line
 began below this part of its present level and it has gone on for half of the time."""
+
+START_S, START_STEPS = 600.0, 15
+"""Growth that has lasted longer is no start."""
 
 PROCESSES, KEPT = 5, 12
 """Processes of a frame that are followed, the largest first, and those that are remembered."""
@@ -257,7 +260,8 @@ def _told(
         cautious = trend.reaches(room - trend.noise, bend=trend.cautious_bend)
     began = track.first_step - 1.0 if by_step else track.began or 0.0
     unseen = (trend.since - began) / trend.span
-    from_nothing = unseen <= 1 and trend.level - trend.slope * (trend.at - began) < NOTHING * trend.level
+    short = trend.span <= (START_STEPS if by_step else START_S) and (by_step or not track.steps_s)
+    from_nothing = short and unseen <= 1 and trend.level - trend.slope * (trend.at - began) < NOTHING * trend.level
     return Forecast(
         pool=gauge.pool, gauge=gauge.name,
         per_step=round(trend.slope) if by_step else None,

@@ -156,7 +156,7 @@ class Guard:
         return [self._action(name, alarm, frame) for name in names]
 
     def _due(self, alarm: Alarm, incident: _Incident, t: float) -> list[ActionName]:
-        """The next stronger action that is due, or all but a stop where only seconds are left. Nothing after a stop."""
+        """The next stronger action that is due, all but a stop where only seconds are left; nothing after a stop."""
         if "stop" in incident.done:
             return []
         tried = max((ORDER.index(name) for name in incident.done), default=-1)

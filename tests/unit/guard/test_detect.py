@@ -28,8 +28,8 @@ def track_of(values: Sequence[float], *, dt: float = 1.0, steps_of: int | None =
 
 
 FORECAST = Forecast(
-    pool=POOL, gauge="cgroup", per_step=GIB, per_minute=6 * GIB, level=85 * GIB, limit=LIMIT, low=Reach(1e9 + 130, 73),
-    expected=Reach(1e9 + 150, 75), high=Reach(1e9 + 180, 78), cautious=Reach(1e9 + 150, 75), at=1e9, at_step=60,
+    pool=POOL, gauge="cgroup", per_step=GIB, per_minute=6 * GIB, level=85 * GIB, limit=LIMIT,
+    low=Reach(1e9 + 130, 73), expected=Reach(1e9 + 150, 75), high=Reach(1e9 + 180, 78), cautious=Reach(1e9 + 150, 75), at=1e9, at_step=60,
     phase="train", observed_s=600.0, by_step=True, from_start=False, from_nothing=False, confident=True,
 )  # fmt: skip
 
@@ -72,9 +72,9 @@ class TestRunsOut:
         assert detect.runs_out(replace(near, level=85 * GIB), gauge(85)) is None
 
     def test_unified_memory_alarms_with_more_room(self) -> None:
-        early = replace(FORECAST, pool="node[0].unified", level=77 * GIB, observed_s=600.0)
-        assert detect.runs_out(early, gauge(77, pool="node[0].unified")) is not None
-        assert detect.runs_out(replace(early, pool=POOL), gauge(77)) is None
+        early = replace(FORECAST, pool="node[0].unified", level=80 * GIB, observed_s=600.0)
+        assert detect.runs_out(early, gauge(80, pool="node[0].unified")) is not None
+        assert detect.runs_out(replace(early, pool=POOL), gauge(80)) is None
 
     def test_no_alarm_without_a_limit(self) -> None:
         assert detect.runs_out(FORECAST, gauge(99, limit=None)) is None

@@ -9,9 +9,9 @@ from statistics import median
 from time import process_time
 
 import pytest
+
 from guard_series import HEALTHY, SICK, make
 from guard_traces import main, read, replay
-
 from headway.errors import InputError
 from headway.guard.frame import Action, Frame, Gauge, ProcessUse
 from headway.guard.policies import DUE, ORDER, POLICIES, Guard
