@@ -6,6 +6,7 @@ if the training command then has exactly the flags that were asked for; so what 
 """
 
 import re
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from difflib import unified_diff
 from pathlib import Path
@@ -188,8 +189,10 @@ class _Editor:
 
     def _written(self, edit: Edit) -> str:
         """An edit as the script has it."""
-        word, joiner = self._shown(edit.name), "=" if self.found.system == "verl" else " "
-        return word if edit.value is None else f"{word}{joiner}{edit.value}"
+        word = self._shown(edit.name)
+        if edit.value is None:
+            return word
+        return f"{word}={edit.value}" if self.found.system == "verl" else f"{word} {shlex.quote(edit.value)}"
 
     def _why_not(self, edit: Edit, places: Sequence[_Place]) -> str:
         what = self._shown(edit.name)
