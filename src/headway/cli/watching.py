@@ -84,8 +84,11 @@ def run(asked: Asked) -> int:
             made += 1
             session.tell(f"restart {made} of {asked.restart}: {told}" + (f"; {left} processes ended" if left else ""))
         session.close()
-    if ended.status != 0 or session.killed_from_outside():
-        _answer(session, asked)
+    try:
+        if ended.status != 0 or session.killed_from_outside():
+            _answer(session, asked)
+    except Exception as error:  # noqa: BLE001 - whatever the answer is, the exit code is the command's own
+        session.tell(f"no answer of the doctor: {type(error).__name__}: {error}; black box: {folder}")
     return ended.status
 
 

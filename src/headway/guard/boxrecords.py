@@ -78,7 +78,9 @@ class Foreseen(Struct, frozen=True, tag="forecast", tag_field="kind"):
 
 
 class Ended(Struct, frozen=True, tag="ended", tag_field="kind"):
-    """A process of the tree ended. `code` and `signal` are None where only its parent knows them.
+    """A process of the tree ended between `since`, when it was last seen to run, and `t`, when that was noticed.
+
+    `code` and `signal` are None where only its parent knows them.
 
     `why` says how that was learnt, or what keeps headway from it.
     """
@@ -90,6 +92,7 @@ class Ended(Struct, frozen=True, tag="ended", tag_field="kind"):
     signal: int | None = None
     why: str = ""
     rss: int | None = None
+    since: float | None = None
 
 
 class Sent(Struct, frozen=True, tag="signal", tag_field="kind"):

@@ -19,7 +19,7 @@ from headway.guard.frames import Frames, interval
 from headway.guard.loglines import LogReader
 from headway.guard.policies import Guard
 from headway.guard.stop import Stopper
-from headway.guard.tree import Ended, Tree
+from headway.guard.tree import Ended, Member, Tree
 
 FORECAST_S = 30.0
 """Seconds between forecasts of one pool that are written down."""
@@ -38,6 +38,17 @@ class View(Struct):
     trouble: str = ""
 
 
+class _Looks(Tree):
+    """A tree that knows when it was looked at last and the time before, in Unix time."""
+
+    looked = before = 0.0
+
+    def refresh(self, *, titles: bool = True) -> tuple[Member, ...]:
+        """Look at all processes again."""
+        self.before, self.looked = self.looked, time.time()
+        return super().refresh(titles=titles)
+
+
 class Watch:
     """Watches the tree of a process from `start` to `stop`. `every` is the longest time between two frames.
 
@@ -54,7 +65,7 @@ class Watch:
         marker: str | None = None,
         on_frame: Callable[[View, tuple[Action, ...]], None] | None = None,
     ) -> None:
-        self.tree = Tree(root_pid, marker=marker)
+        self.tree = _Looks(root_pid, marker=marker)
         self.view, self.reader = View(), LogReader()
         self.stopper = Stopper(self.tree)
         self._box, self._guard, self._every, self._on_frame = box, guard, every, on_frame
@@ -170,6 +181,7 @@ class Watch:
         return records.Ended(
             each.t, each.pid, self._names.get(each.pid, each.name), each.code,
             int(signal.SIGKILL) if killed else each.signal, rss=self._held.get(each.pid),
+            since=self.tree.before,
             why="SIGKILL was sent to it" if killed else "" if known else "only its parent was told how it ended",
         )  # fmt: skip
 

@@ -32,7 +32,7 @@ def told(folder: Path, *events: Event, log: bytes = b"step 41: {'loss': 1}\n", o
 
 
 def killed(pid: int = 7, signal: int = 9, t: float = T + 60) -> Ended:
-    return Ended(t, pid, "ray::Trainer.train", signal=signal)
+    return Ended(t, pid, "ray::Trainer.train", signal=signal, since=t - 1)
 
 
 OVER = Over(T + 61, 2, 1)
@@ -103,7 +103,7 @@ def test_where_the_order_cannot_be_told_nothing_is_claimed(tmp_path):
 
 
 def test_what_an_earlier_look_noticed_came_first(tmp_path):
-    later = Ended(T + 60.9, 8, "ray::Trainer.train", code=1, rss=1 << 30)
+    later = Ended(T + 60.9, 8, "ray::Trainer.train", code=1, rss=1 << 30, since=T + 60)
     found = told(tmp_path, Ended(T + 60, 9, "raylet", signal=9), later, over=Over(T + 61, 2, 0))
     assert found.answer.mechanism == "raylet-lost"
 

@@ -25,8 +25,6 @@ KERNEL = "kernel: "
 """Begins a note that is a line of the kernel's log about a process of the run."""
 SMALL = 32 << 20
 """Bytes below which a process is a helper, such as a `grep` that found nothing."""
-LOOK_S = 0.1
-"""Ends that are noticed further apart were noticed by two looks."""
 TOGETHER_S, LAST_S = 1.5, 120.0
 """Seconds within which ends belong together; seconds before the run's end in which they belong to it."""
 FIRST = r"black box: process (?P<pid>\d+) \((?P<name>.*)\) ended first, by signal (?P<signal>\d+)\b"
@@ -136,18 +134,13 @@ def killed_from_outside(box: Box) -> bool:
 
 
 def _when(box: Box, each: Ended) -> tuple[float, float]:
-    """The earliest and latest moment at which a process can have ended: after the look before the noticing one.
-
-    That look is known where it noticed another end, but for the command's own, which is told at once.
-    """
+    """The earliest and latest moment at which a process can have ended. The command's own end is told at once."""
     sent = [sent.t for sent in box.sent if sent.pid == each.pid and sent.signal == each.signal]
     if sent:
         return sent[-1], sent[-1]
     if box.over is not None and each.pid == box.over.pid:
         return box.over.t, box.over.t
-    root = None if box.over is None else box.over.pid
-    looks = [other.t for other in box.ended if other.pid != root and other.t < each.t - LOOK_S]
-    return max([each.t - 2 * max(1.0, box.begun.interval), *looks]), each.t
+    return each.since if each.since is not None else -inf, each.t
 
 
 def kernel_kills(box: Box) -> int | None:
