@@ -30,7 +30,8 @@ def track_of(values: Sequence[float], *, dt: float = 1.0, steps_of: int | None =
 FORECAST = Forecast(
     pool=POOL, gauge="cgroup", per_step=GIB, per_minute=6 * GIB, level=85 * GIB, limit=LIMIT,
     low=Reach(1e9 + 130, 73), expected=Reach(1e9 + 150, 75), high=Reach(1e9 + 180, 78), cautious=Reach(1e9 + 150, 75),
-    at=1e9, at_step=60, phase="train", observed_s=600.0, by_step=True, from_start=False, from_nothing=False, confident=True,
+    at=1e9, at_step=60, phase="train", observed_s=600.0, by_step=True,
+    from_start=False, from_nothing=False, confident=True,
 )  # fmt: skip
 
 
