@@ -201,7 +201,7 @@ def test_a_death_is_recorded_and_named(run, bystanders, victim, number, mechanis
 def test_a_kill_of_the_whole_tree_leaves_its_last_second(run, bystanders):
     run.start()
     run.wait_for("rollout 6:")
-    run.pid_of("raylet")
+    run.pid_of("ray::Trainer")
     box = run.box()
     pids = [use.pid for use in box.last.processes]
     os.kill(run.process.pid, signal.SIGKILL)
