@@ -54,8 +54,9 @@ TROUGH = 0.25
 SLOWEST_S = 10.0
 """Readings that are farther apart show no fast rise: a phase may have begun between them."""
 
-BEGUN = 0.25
-"""A rise is the first of a run where all that came before is below this part of what is held."""
+BEGUN, BEGUN_S = 0.25, 120.0
+"""A rise is the first of a run where all that came before is below this part of what is held, or no step has ended
+and the run is younger."""
 
 NEW = 0.02
 """Share of the limit by which a fast rise must stand above all that came before it."""
@@ -183,7 +184,8 @@ def rises_fast(track: Track, gauge: Gauge, planned: int | None = None) -> Alarm 
     slopes = _rising(readings)
     if len(slopes) < 2:
         return None
-    established = track.before is not None and track.before >= BEGUN * gauge.used
+    old = bool(track.steps_s) or readings[-1][0] - (track.began or 0.0) >= BEGUN_S
+    established = old and track.before is not None and track.before >= BEGUN * gauge.used
     interval = readings[-1][0] - readings[-2][0]
     left = (limit - gauge.used) / min(slopes[:3])
     if interval > SLOWEST_S:

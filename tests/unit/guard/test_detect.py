@@ -118,7 +118,7 @@ class TestNearLimit:
 
 
 class TestRisesFast:
-    before = [50.0, 50.4] * 15
+    before = [50.0, 50.4] * 60
 
     def test_a_burst(self) -> None:
         alarm = detect.rises_fast(track_of([*self.before, 60, 70, 80, 90]), gauge(90))
