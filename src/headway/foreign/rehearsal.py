@@ -59,11 +59,11 @@ def _saving(found: Found, folder: Path) -> list[Edit]:
     """Save elsewhere; begin at step 0, wherever the run itself would go on."""
     edits = []
     save, load = (_last(found, name) for name in ("save", "load"))
-    if save is not None:
+    if "save" in found.flags:  # its value may be one that only the run itself makes, such as a date
         edits.append(Edit("save", str(folder / "checkpoints")))
     if load is not None and save is not None and load.rstrip("/") == save.rstrip("/"):
         edits.append(Edit("load", str(folder / "checkpoints")))
-    elif load is not None:
+    elif "load" in found.flags:
         edits.append(Edit("start-rollout-id", "0"))
     if "save-hf" in found.flags:
         edits.append(Edit("save-hf", str(folder / "hf-{rollout_id}")))
