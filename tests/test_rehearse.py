@@ -151,15 +151,31 @@ def test_a_run_that_dies_is_ended_before_its_limit(folder: Path) -> None:
 @pytest.mark.slow
 def test_a_model_that_is_not_here_is_rehearsed_with_its_shape(folder: Path) -> None:
     (folder / "run.toml").write_text(
-        SPEC.replace('"tiny-qwen3", init = "random"', '"Qwen/Qwen3-0.6B"')
+        SPEC.replace('"tiny-qwen3", init = "random"', '"HuggingFaceTB/SmolLM2-135M"')
         .replace("max_answer = 240", "max_answer = 8")
         .replace("cap = 65536", "cap = 24")
-        .replace("[lora]", "")
         + "[lora]\nrank = 4\n"
     )
-    done = headway("run.toml", "--json", "--set", "model.dtype=bf16")
+    done = headway("run.toml", "--json")
     assert done.returncode == 0, done.stderr
     assert "byte-level tokenizer" in json.loads(done.stdout)["notes"][0]
+
+
+@pytest.mark.slow
+def test_a_calibrated_machine_plans_its_process_closer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    words = ("run.toml", "--json", "--set", "rollout.max_answer=20")
+    first = headway(*words, "--calibrate")
+    assert first.returncode == 0, first.stderr
+    assert "calibrated: the process holds" in first.stderr
+    second = headway(*words)
+    found = [json.loads(done.stdout)["phases"] for done in (first, second)]
+    off = [sum(abs(row["predicted_bytes"] - row["measured_bytes"]) for row in rows) for rows in found]
+    assert off[1] <= off[0] + 6 * (4 << 20)  # two rehearsals differ by a few MiB a phase
+    lines = subprocess.run(
+        [sys.executable, "-m", "headway", "plan", "run.toml", "--json"], capture_output=True, text=True, check=True
+    )
+    assert "calibrated on this machine" in lines.stdout
 
 
 @pytest.mark.slow
@@ -172,6 +188,7 @@ def test_a_model_that_is_not_here_is_rehearsed_with_its_shape(folder: Path) -> N
         (("run.toml", "--set", "train.lrr=1"), "train.lr"),
         (("run.toml", "--set", "rollout.prompts=500"), "there are only"),
         (("qwen3-4B",), "only a RunSpec"),
+        (("run.toml", "--own-weights", "--calibrate"), "with random weights"),
     ],
 )
 def test_bad_input(folder: Path, words: tuple[str, ...], says: str) -> None:

@@ -4,9 +4,12 @@ Imports stand in the functions, so that a command loads only what it runs.
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from headway.guard.rehearsed import Rehearsed
 
 SET_HELP = "section.key=value, over the file's."
 RUN_HELP = "RunSpec (TOML), or a launch script of slime or Miles."
@@ -24,6 +27,9 @@ def rehearse(
         Path | None, typer.Option("--out", help="Folder to keep; of a script: where its variant is written.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON (docs/rehearse.md).")] = False,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Keep what the process holds on this machine, for later plans.")
+    ] = False,
     run_it: Annotated[bool, typer.Option("--run", help="Of a script: run its variant under headway watch.")] = False,
 ) -> None:
     """Make the worst step of a run happen first, and see whether it fits.
@@ -33,6 +39,8 @@ def rehearse(
     from headway.cli.inputs import is_launch
     from headway.errors import InputError
 
+    if calibrate and (is_launch([str(run)]) or own_weights):
+        raise InputError("--calibrate: takes a RunSpec, with random weights")
     if is_launch([str(run)]):
         _script(run, out, run_it)
         return
@@ -50,7 +58,25 @@ def rehearse(
         from rich.console import Console
 
         Console(highlight=False).print(report(found))
+    if calibrate:
+        _calibrate(found)
     raise typer.Exit(0 if found.fits else DOES_NOT_FIT)
+
+
+def _calibrate(found: "Rehearsed") -> None:
+    """Keep what the process was measured to hold, and say so."""
+    import time
+
+    from headway.facts.calibration import keep
+    from headway.guard.rehearsed import process_base
+    from headway.units import format_bytes
+
+    base = process_base(found, time.strftime("%Y-%m-%d"))
+    typer.echo(
+        f"calibrated: the process holds {format_bytes(base.loaded)} when the model is loaded and "
+        f"{format_bytes(base.running)} once it has computed; kept in {keep(base)}",
+        err=True,
+    )
 
 
 def _script(run: Path, out: Path | None, run_it: bool) -> None:

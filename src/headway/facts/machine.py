@@ -5,6 +5,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from headway.facts.calibration import ProcessBase
 from headway.units import format_bytes
 
 PoolKind = Literal["host", "device", "unified", "shm"]
@@ -57,6 +58,8 @@ class Pool(Struct, frozen=True):
 class Machine(Struct, frozen=True):
     """The machine of a run: its pools, and how many CPU threads torch uses on a node (0: not known).
 
+    `calibrated` is what a trainer's process was measured to hold on it, one record a device.
+
     >>> memory = Limit("memory", 1 << 37, "the kernel kills a process", "MemTotal")
     >>> machine = Machine("gb10", (Pool("node[0].unified", "unified", 1 << 37, (memory,)),), 20)
     >>> machine.unified, machine.device_count, machine.nodes
@@ -66,6 +69,7 @@ class Machine(Struct, frozen=True):
     name: str
     pools: tuple[Pool, ...]
     cores: int
+    calibrated: tuple[ProcessBase, ...] = ()
 
     def pool(self, name: str) -> Pool:
         """The pool of that name; KeyError if the machine has none."""

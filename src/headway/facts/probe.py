@@ -14,8 +14,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from headway.facts import ray_memory
+from headway.facts import calibration, ray_memory
 from headway.facts.found import CgroupMemory, Device, NodeMemory, SharedMemory, as_ray_counts, describe
 from headway.facts.machine import Machine
 
@@ -382,7 +383,7 @@ def detect(
     Devices are asked of `nvml`, or of the driver where `root` is this machine's.
     """
     devices = nvml_devices(environment, nvml) if root == ROOT or nvml is not None else ()
-    return describe(
+    machine = describe(
         node=node_memory(root, device_nodes=any(device.is_node for device in devices)),
         cgroup=cgroup_memory(root),
         devices=devices,
@@ -393,3 +394,4 @@ def detect(
         pod=pod_sign(root, environment),
         ray=ray_memory.from_environment(environment) if ray else None,
     )
+    return replace(machine, calibrated=calibration.read()) if root == ROOT else machine

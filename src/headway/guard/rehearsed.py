@@ -7,9 +7,11 @@ from typing import Literal
 from msgspec import Struct
 
 from headway.errors import InputError
+from headway.facts.calibration import ProcessBase
 from headway.facts.machine import Limit
 from headway.guard.recorder import PhasePeak, read_recording
 from headway.guard.rehearsal import Ended
+from headway.plan import host
 from headway.plan.ledger import Ledger, Phase
 from headway.plan.planned import Planned
 from headway.plan.room import Need, larger_model, longest_answer
@@ -112,6 +114,29 @@ def judge(planned: Planned, ended: Ended, recording: Path) -> Rehearsed:
         larger_model(workload, machine, pool), longest_answer(workload, machine, surely=True),
         longest_answer(workload, machine, surely=False),
     )  # fmt: skip
+
+
+def process_base(found: Rehearsed, day: str) -> ProcessBase:
+    """What the trainer's process holds on this machine beside its tensors, from a rehearsal on the CPU that fitted.
+
+    What the process line of the plan missed: of loading, and of saving, where nothing comes and goes. InputError
+    where that was not measured, or where other lines of the plan are the less certain part.
+    """
+    workload, machine = found.planned.workload, found.planned.machine
+    rows = {row.phase: row for row in found.rows if row.pool == found.planned.ledger.pools()[0]}
+    if workload.device != "cpu" or workload.reward_kind not in ("exact", "regex") or found.ended.notes:
+        raise InputError(
+            '--calibrate: take a RunSpec with memory.device = "cpu", reward.kind = "exact" and a model whose files '
+            "are here, so that no device, no other process and nothing made-up is part of what is measured"
+        )
+    load, save = rows[Phase.LOAD], rows.get(Phase.SAVE)
+    if not found.fits or load.measured is None or save is None or save.measured is None:
+        raise InputError("--calibrate: the rehearsal did not go through; calibrate with a run that fits")
+    before = next((base for base in machine.calibrated if base.device == "cpu"), None)
+    loaded, running = (host.LOADED, host.RUNNING) if before is None else (before.loaded, before.running)
+    return ProcessBase(
+        "cpu", max(0, loaded + load.measured - load.predicted), max(0, running + save.measured - save.predicted), day
+    )
 
 
 def _row(

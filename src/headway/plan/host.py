@@ -1,5 +1,6 @@
 """Host memory that no tensor explains: the process itself, and the processes beside it."""
 
+from headway.facts.calibration import ProcessBase
 from headway.facts.workload import Workload
 from headway.plan.item import Item
 from headway.plan.ledger import Phase
@@ -36,8 +37,8 @@ SLACK = 0.08
 """Upper bound of fragmentation: share of the bytes that come and go within a phase."""
 
 
-def process(workload: Workload, phase: Phase) -> Item:
-    """The trainer's process without tensors."""
+def process(workload: Workload, phase: Phase, base: ProcessBase | None = None) -> Item:
+    """The trainer's process without tensors; `base` is what was measured of it on the run's machine."""
     if workload.device == "cuda":
         return Item(
             "process",
@@ -46,14 +47,18 @@ def process(workload: Workload, phase: Phase) -> Item:
             "python, torch with CUDA, transformers",
             "constant, not measured here",
         )
-    size = LOADED if phase == Phase.LOAD else RUNNING
+    if base is None:
+        size = LOADED if phase == Phase.LOAD else RUNNING
+    else:
+        size = base.loaded if phase == Phase.LOAD else base.running
     if phase in COMPUTING:
         size += HEAP
     if (lora := workload.trainer.lora) is not None:
         size += ADAPTER * workload.model.layers * len(workload.model.lora_linears(lora.targets))
     size -= 0 if workload.tensorboard else TENSORBOARD
     size += DATASETS if workload.data == "parquet" else 0
-    return Item("process", size, size + UNCERTAIN, "python, torch, transformers, peft, heap", "measured")
+    source = "measured" if base is None else base.source
+    return Item("process", size, size + UNCERTAIN, "python, torch, transformers, peft, heap", source)
 
 
 def cuda_context() -> Item:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
+from headway.facts.calibration import ProcessBase
 from headway.facts.workload import DTYPE_BYTES, Workload
 from headway.plan import host, kvcache, optimizer, weights
 from headway.plan.activations import Batch
@@ -10,8 +11,8 @@ from headway.plan.ledger import Phase, Quantity
 from headway.plan.passes import Moment, highest, scoring_moments, training_moments, without_adapter
 
 
-def phases(workload: Workload) -> Phases:
-    """The entries of every phase.
+def phases(workload: Workload, base: ProcessBase | None = None) -> Phases:
+    """The entries of every phase; `base` is what the process was measured to hold on the run's machine.
 
     Expected values assume prompts of `max_prompt` and answers of `max_answer` tokens, which a run reaches when its
     model does not end its answers early; shorter answers hold less. Upper bounds add what shorter samples can do
@@ -36,7 +37,7 @@ def phases(workload: Workload) -> Phases:
             first_step(workload, phase),
             [
                 *resident[_has_optimizer_state(workload, phase)], *_tensors(workload, held), *always,
-                Entry("host", "host", "trainer", host.process(workload, phase)),
+                Entry("host", "host", "trainer", host.process(workload, phase, base)),
             ],
         )
         for phase, held in items.items()

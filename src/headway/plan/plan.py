@@ -67,7 +67,8 @@ def phases(workload: Workload, machine: Machine | None = None) -> Phases:
         return megatron.phases(workload, machine)
     if workload.trainer.system != "headway":
         return finetune.phases(workload)
-    return own.phases(workload)
+    calibrated = () if machine is None else machine.calibrated
+    return own.phases(workload, next((base for base in calibrated if base.device == workload.device), None))
 
 
 def _floors(machine: Machine | None) -> dict[str, Entry]:
