@@ -1,12 +1,14 @@
 """Rehearses a RunSpec: makes its folder, runs it in a process of its own, and judges what was seen."""
 
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
 
 from headway.cli.inputs import read_case
 from headway.errors import HeadwayError, InputError
@@ -67,10 +69,14 @@ def _most(planned: Planned) -> list[str]:
 
 @contextmanager
 def _folder(out: Path | None) -> Iterator[Path]:
-    """The folder that was asked for, which has to be new or empty, or a temporary one."""
+    """The folder that was asked for, which has to be new or empty, or a temporary one, gone after SIGTERM too."""
     if out is None:
-        with tempfile.TemporaryDirectory(prefix="headway-rehearsal-") as name:
-            yield Path(name)
+        before = signal.signal(signal.SIGTERM, _exit)
+        try:
+            with tempfile.TemporaryDirectory(prefix="headway-rehearsal-") as name:
+                yield Path(name)
+        finally:
+            signal.signal(signal.SIGTERM, before)
         return
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"--out {out}: is there already; name a folder that is new or empty")
@@ -79,6 +85,10 @@ def _folder(out: Path | None) -> Iterator[Path]:
     except OSError as error:
         raise InputError(f"--out {out}: cannot be made ({error.strerror})") from None
     yield out.resolve()
+
+
+def _exit(number: int, _frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)
 
 
 def _tell(phase: str, step: int) -> None:
