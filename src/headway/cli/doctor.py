@@ -80,6 +80,7 @@ def diagnosed(
     """What ended a run, as the command says it. InputError for what cannot be read."""
     from msgspec.structs import replace
 
+    from headway.diagnose.causes import UNKNOWN
     from headway.diagnose.compare import compare
     from headway.diagnose.doctor import diagnose
     from headway.diagnose.run_facts import due, other_starts, resume
@@ -95,6 +96,8 @@ def diagnosed(
     if recorded:
         settings = replace(settings, phase=recorded[-1].phase, step=recorded[-1].step)
     found = diagnose(sources, settings)
+    if recorded and recorded[-1].ended and found.answer.mechanism == UNKNOWN:
+        found = replace(found, answer=replace(found.answer, sentence=_as_recorded(recorded[-1].ended)))
     step = found.answer.step
     if script is not None and step is not None and settings.lints:
         settings = _settings(logs + runs, script, machine, step)
@@ -114,6 +117,11 @@ def diagnosed(
     elif changes:
         raise InputError(f"--set {changes[0]}: changes the plan, and none is made without --script and --machine")
     return found
+
+
+def _as_recorded(ended: str) -> str:
+    """The sentence where no line says how the run ended, but who recorded it saw that."""
+    return f"{ended}." if ":" in ended or "checkpoint" in ended else f"{ended}; why is not in what was read."
 
 
 def _of_script(script: Path, step: int | None) -> "Settings":

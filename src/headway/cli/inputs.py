@@ -123,7 +123,9 @@ def is_launch(words: Sequence[str]) -> bool:
 
 
 def is_shell_script(path: Path) -> bool:
-    """Whether a file begins as a shell script does. A file that cannot be read is none."""
+    """Whether a file begins as a shell script does, or is called one. A file that cannot be read is none."""
+    if path.suffix.lower() in SCRIPTS and path.is_file():
+        return True
     try:
         with path.open("rb") as file:
             return _SHEBANG.match(file.read(200)) is not None

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from headway.errors import HeadwayError, InputError
+from headway.errors import InputError
 from headway.guard.watch import View
 
 PROCESSES = 20
@@ -18,7 +18,7 @@ def serve(port: int, view: Callable[[], View]) -> Callable[[], None]:
     try:
         from prometheus_client import CollectorRegistry, start_http_server
     except ImportError:
-        raise HeadwayError("--serve needs prometheus_client: pip install 'headway[metrics]'") from None
+        raise InputError("--serve needs prometheus_client: pip install 'headway[metrics]'") from None
     registry = CollectorRegistry()
     registry.register(Collector(view))
     try:

@@ -13,13 +13,14 @@ if TYPE_CHECKING:
 
 SET_HELP = "section.key=value, over the file's."
 RUN_HELP = "RunSpec (TOML), or a launch script of slime or Miles."
+STEPS = 2
 DOES_NOT_FIT = 3
 
 
 def rehearse(
     run: Annotated[Path, typer.Argument(help=RUN_HELP)],
     set_: Annotated[list[str] | None, typer.Option("--set", help=SET_HELP)] = None,
-    steps: Annotated[int, typer.Option("--steps", min=1, max=100, help="Optimizer's steps to rehearse.")] = 2,
+    steps: Annotated[int, typer.Option("--steps", min=1, max=100, help="Optimizer's steps to rehearse.")] = STEPS,
     own_weights: Annotated[
         bool, typer.Option("--own-weights", help="Load the model's own weights.  [default: random ones]")
     ] = False,
@@ -42,6 +43,8 @@ def rehearse(
     if calibrate and (is_launch([str(run)]) or own_weights):
         raise InputError("--calibrate: takes a RunSpec, with random weights")
     if is_launch([str(run)]):
+        if set_ or own_weights or as_json or steps != STEPS:
+            raise InputError(f"{run}: of a launch script a variant is written, which takes --out and --run alone")
         _script(run, out, run_it)
         return
     if run_it:

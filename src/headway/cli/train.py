@@ -124,7 +124,7 @@ def _run_or_go_on(spec: "RunSpec", found: "TrainPlan", console: "Console", tries
             raise
         go_on(before, place(checkpoints), tries, f"headway: {error}")
     if tries is not None and summary["exit_reason"] == "guard" and summary["signal"] is None:
-        go_on(before, place(checkpoints), tries, "headway: the guard stopped the run before a limit")
+        go_on(before, place(checkpoints), tries, "headway: the guard stopped the run at a limit")
     return summary
 
 

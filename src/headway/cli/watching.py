@@ -85,7 +85,9 @@ def run(asked: Asked) -> int:
             session.tell(f"restart {made} of {asked.restart}: {told}" + (f"; {left} processes ended" if left else ""))
         session.close()
     try:
-        if ended.status != 0 or session.killed_from_outside():
+        if session.interrupted is not None and ended.status in (130, 1, 0):
+            session.tell(f"interrupted by {session.interrupted}; black box: {folder}")
+        elif ended.status != 0 or session.killed_from_outside():
             _answer(session, asked)
     except Exception as error:  # noqa: BLE001 - whatever the answer is, the exit code is the command's own
         session.tell(f"no answer of the doctor: {type(error).__name__}: {error}; black box: {folder}")
@@ -122,6 +124,8 @@ class _Session:
         self._asked, self.folder = asked, folder
         self.signals: OwnSignals | None = None
         self.view, self.asked_to_go = View(), False
+        self.interrupted: str | None = None
+        """Who sent SIGINT to headway, which passed it on; None where nobody did."""
         self._child: Child | None = None
         self.watch: Watch
         self._box: BlackBox | None = None
@@ -202,6 +206,8 @@ class _Session:
             if hasattr(self, "watch"):
                 self.watch.received(sent)
             self.asked_to_go = self.asked_to_go or sent.signal in ASKED_TO_GO
+            if sent.signal == signal.SIGINT:
+                self.interrupted = "Ctrl-C" if sent.by_kernel else f"process {sent.sender} (SIGINT)"
         child = self._child
         if child is not None:
             child.send(sent.signal, key=sent.by_kernel)

@@ -204,9 +204,9 @@ class GuardSection(Section):
     """What the guard may do while the run goes on, when memory comes near a limit."""
 
     policy: Literal["observe", "protect", "strict"] = "protect"
-    """`observe` warns. `protect` also frees what can be freed, saves a checkpoint, halves micro-batches and answers in
-    flight where memory is not growing from step to step, and stops with a checkpoint before the limit. `strict` does
-    all of it at twice the distance."""
+    """`observe` warns. `protect` also frees what can be freed, saves a checkpoint, halves micro-batches and answers
+    in flight where memory is not growing from step to step, and stops with a checkpoint before the limit. `strict`
+    does all of it at twice the distance."""
     dry: bool = False
     """Decide, record and show what would be done, and do nothing."""
 

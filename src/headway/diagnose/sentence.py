@@ -1,5 +1,7 @@
 """The one sentence that is read first: what ended it, why or why not known, and the number that matters."""
 
+import re
+
 from headway.diagnose.case import Case
 from headway.diagnose.causes import NOT_ESTABLISHED, table
 from headway.diagnose.finding import Finding
@@ -29,8 +31,9 @@ _HOW = {
 }  # fmt: skip
 
 
+_BOXED = re.compile(r"black box: process \d+ \(.*\) ended first, by signal \d+ \((?P<name>SIG[A-Z0-9]+)\)")
+"""What a black box says of a process that a signal ended."""
 _WATCHED = {
-    "box-signal": "A signal that no program can answer ended {who}",
     "box-cut": "Everything ended without a word, the recording too: SIGKILL of all, or the machine went down",
 }
 """The same of what a black box saw itself."""
@@ -61,6 +64,10 @@ def _signalled(finding: Finding) -> str:
 def _mechanism(finding: Finding, case: Case) -> str:
     if finding.mechanism == "ray-memory-monitor":
         return _monitor(case)
+    watched = _BOXED.search(case.event.place.text) if case.event is not None else None
+    if watched is not None and finding.mechanism in ("sigterm", "sigkill-class"):
+        kill = "; a memory-limit kill is SIGKILL" if watched["name"] != "SIGKILL" else ""
+        return f"{watched['name']} ended {_who(finding)}{kill}"
     if finding.mechanism == "sigterm":
         return (
             f"Something outside {_signalled(finding)} sent it SIGTERM; a memory-limit kill cannot print this, an "

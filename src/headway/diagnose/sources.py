@@ -26,7 +26,7 @@ ENDINGS = {
 }
 MOST_FILES = 2000
 SKIPPED = ("agent-", "dashboard_", ".safetensors", "events.out.tfevents", "rollouts.jsonl", "plan.json")
-"""Beginnings of names of files that are no logs: what a model wrote, and what was planned, is no evidence of an end."""
+"""Beginnings of names of files that are no logs: what a model wrote or was planned is no evidence of an end."""
 
 
 def sources_of(logs: Sequence[str], runs: Sequence[str], *, live: bool) -> list[Source]:

@@ -226,6 +226,10 @@ def _stands_still(track: Track, t: float) -> bool:
     return bool(track.steps_s) and t - track.step_began > STANDS * max(track.steps_s)
 
 
+BELIEVED = 4.0
+"""A growth that becomes faster is believed to go on so for at most this many times as long as it was seen."""
+
+
 def _of_rare_phases(track: Track, trend: Trend, now: float) -> float:
     """Where the peaks of phases that have come too seldom for a trend stand now, if they grow as the others do."""
     levels = [
@@ -254,6 +258,8 @@ def _told(
         room = limit - level
         bend = trend.bend if trend.bent else 1.0
         quick, slow = max(bend, trend.cautious_bend), (bend if bend < 1 else trend.cautious_bend)
+        if trend.reaches(room) > BELIEVED * trend.span:
+            bend, quick = min(bend, 1.0), min(quick, 1.0)
         low = trend.reaches(room - BAND * trend.noise, errors=BAND, bend=quick)
         expected = trend.reaches(room - trend.noise, bend=bend)
         high = trend.reaches(room, errors=-BAND, bend=slow)

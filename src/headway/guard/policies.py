@@ -70,6 +70,9 @@ HELPED = 1.5
 EMERGENCY_S = 10.0
 """With less time than this every action that is due comes at once, a stop excepted."""
 
+LAST_S = 3.0
+"""With less time than this before growth reaches a limit all that is due comes at once, a stop too."""
+
 CALM_S, CALM_STEPS = 60.0, 3
 """An alarm is over when it has not been seen for so long, and for so many steps."""
 
@@ -175,6 +178,8 @@ class Guard:
         return nearer and t - incident.warned >= COOLDOWN_S and "stop" not in incident.done
 
     def _at_once(self, open_: list[ActionName], alarm: Alarm) -> int:
+        if alarm.grows and alarm.left_s < LAST_S:
+            return max(1, len(open_))
         if alarm.left_s >= EMERGENCY_S or alarm.grows:
             return 1
         return max(1, sum(name != "stop" for name in open_))

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.errors import InputError
 from headway.facts.calibration import ProcessBase
@@ -97,8 +98,10 @@ class Rehearsed(Struct, frozen=True):
 
 def judge(planned: Planned, ended: Ended, recording: Path) -> Rehearsed:
     """What a rehearsal showed, from how it ended and what it recorded. InputError where it recorded nothing."""
-    peaks, failures = _recorded(recording)
     over = ended.reached is not None or ended.status in (OUT_OF_MEMORY, KILLED)
+    peaks, failures = _recorded(recording, over=over)
+    if over and not peaks:
+        ended = replace(ended, phase=ended.phase or str(Phase.LOAD))  # it did not come to its first line
     rows = tuple(
         _row(planned, pool, phase, peaks, ended if over and ended.phase == phase else None)
         for pool in planned.ledger.pools()
@@ -163,9 +166,11 @@ def _measured(ledger: Ledger, pool: str, peak: PhasePeak) -> int | None:
     return next((peak.device[name] for name in order if name in quantities and name in peak.device), None)
 
 
-def _recorded(path: Path) -> tuple[Mapping[Phase, PhasePeak], int]:
-    """The peaks of the phases, and how many allocations failed."""
-    if not path.exists():
+def _recorded(path: Path, *, over: bool) -> tuple[Mapping[Phase, PhasePeak], int]:
+    """The peaks of the phases, and how many allocations failed; none where it was over a limit before its start."""
+    if not path.exists() or not path.stat().st_size:
+        if over:
+            return {}, 0
         raise InputError("the rehearsal ended before it recorded anything")
     text = path.read_text(errors="replace").splitlines()
     failures = sum(line.startswith('{"kind": "failure"') for line in text)

@@ -7,10 +7,11 @@ import re2
 
 _STEP = re.compile(
     r"(?:\bfrom step \d"  # a plan's words: no step that the run has reached
-    r"|\b(?:global[_ ]?steps?|train(?:er)?[/_ ]step|training/global_step|rollout/step|training step|iteration|step)"
+    r"|(?:^|[^-\w])(?:global[_ ]?steps?|train(?:er)?[/_ ]step|training/global_step|rollout/step|training step|"
+    r"iteration|step)"
     r"[\"']?(?:[ \t]*[:=][ \t]*|[ \t]+)\[?(\d{1,9})\b"
-    r"|\brollout(?:[_ ]?id)?[\"']?(?:[ \t]*[:=][ \t]*|[ \t]+)(\d{1,9})\b"
-    r"|\b(?:Training Progress|Train(?:ing)?|steps?)[^\n]{0,80}?\|\s*(\d{1,9})/\d{1,9} \[)",
+    r"|(?:^|[^-\w])rollout(?:[_ ]?id)?[\"']?(?:[ \t]*[:=][ \t]*|[ \t]+)(\d{1,9})\b"
+    r"|(?:^|[^-\w])(?:Training Progress|Train(?:ing)?|steps?)[^\n]{0,80}?\|\s*(\d{1,9})/\d{1,9} \[)",
     re.IGNORECASE,
 )
 
@@ -43,6 +44,7 @@ def latest_step(text: str) -> int | None:
     74
     >>> latest_step("iteration      12/     500 | consumed samples: 96"), latest_step("step by step")
     (12, None)
+    >>> latest_step("python3 train.py --num-rollout 100 --steps 7")
     >>> latest_step("fits: eval, from step 1000"), latest_step("ray::Trainer.rollout\\n707378 0.07 ray::Agent")
     (None, None)
     """

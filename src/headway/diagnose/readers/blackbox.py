@@ -85,7 +85,7 @@ def read_box(folder: Path) -> tuple[Box, Recorded]:
     box = read_blackbox(folder)
     last = box.last
     lines = tuple(f"{folder.name}: {line}" for line in _about(box))
-    return box, Recorded((last and last.phase) or "", last.step if last else None, lines)
+    return box, Recorded((last and last.phase) or "", last.step if last else None, lines, _how(box))
 
 
 def box_sources(folder: Path, run: int = 0) -> list[Source]:
@@ -210,6 +210,15 @@ def _sent(each: Sent) -> str:
     if each.sender == 0:
         return f"{said}, by a process outside of the container"
     return f"{said}, by process {each.sender} ({each.sender_name}){', of the run' if each.inside else ''}"
+
+
+def _how(box: Box) -> str:
+    """How the command ended, as headway saw it; empty where it did not."""
+    if box.over is None or (box.over.signal is None and box.over.code is None):
+        return ""
+    if box.over.signal is not None:
+        return f"{signal_name(box.over.signal)} ended the command"
+    return f"The command ended with exit code {box.over.code}"
 
 
 def _about(box: Box) -> Iterator[str]:

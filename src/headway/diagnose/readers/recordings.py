@@ -1,5 +1,6 @@
 """A recording of headway beside the logs: in which phase and step the run was, and what it held then."""
 
+import json
 from pathlib import Path
 
 from msgspec import Struct
@@ -8,16 +9,24 @@ from headway.errors import InputError
 from headway.guard.recorder import Segment, read_recording
 from headway.units import format_bytes
 
+LATER_S = 10.0
+"""Seconds by which a recording's last line may be younger than the summary of the same run."""
+MOST_BYTES = 16 << 20
+"""Bytes of a summary that are read."""
 START = 4096
 """Bytes in which a recording shows what it is."""
 
 
 class Recorded(Struct, frozen=True):
-    """What a recording tells of a run's end. `phase` is the one that was not finished, or the last that was."""
+    """What a recording tells of a run's end. `phase` is the one that was not finished, or the last that was.
+
+    `ended` says how the run ended as whoever recorded it saw it, without a full stop; empty where nobody did.
+    """
 
     phase: str
     step: int | None
     lines: tuple[str, ...]
+    ended: str = ""
 
 
 def read(path: Path) -> Recorded | None:
@@ -47,9 +56,28 @@ def _told(path: Path, segment: Segment) -> Recorded:
             f"{path.name}: the recording stops inside {reading['phase']} of step {reading['step']}, where "
             f"{format_bytes(held)} were held: the process was killed there, or its end was not recorded"
         )
-        return Recorded(str(reading["phase"]), int(reading["step"]), tuple(lines))
+        where = f"inside {reading['phase']} of step {reading['step']}"
+        ended = f"The recording stops {where}: the process was killed there, or its end was not recorded"
+        return Recorded(str(reading["phase"]), int(reading["step"]), tuple(lines), ended)
     if last is None:
         return Recorded("", None, tuple(lines))
     ended = "finished" if last.ended == "ok" else f"left by {last.ended}"
     lines.append(f"{path.name}: the last phase, {last.phase} of step {last.step}, was {ended}")
-    return Recorded(str(last.phase), last.step, tuple(lines))
+    return Recorded(str(last.phase), last.step, tuple(lines), _summed_up(path))
+
+
+def _summed_up(path: Path) -> str:
+    """How a run says itself that it ended, in the summary.json beside its recording; empty where that is older."""
+    summary = path.with_name("summary.json")
+    try:
+        if summary.stat().st_mtime < path.stat().st_mtime - LATER_S or summary.stat().st_size > MOST_BYTES:
+            return ""
+        found = json.loads(summary.read_bytes())
+    except (OSError, ValueError):
+        return ""
+    reason = found.get("exit_reason") if isinstance(found, dict) else None
+    if reason == "finished":
+        return "The run finished: nothing ended it early"
+    if reason == "guard":
+        return "headway's guard stopped the run at a limit, with a checkpoint to go on from"
+    return f"{reason} asked the run to stop, and it saved a checkpoint" if isinstance(reason, str) else ""
