@@ -10,7 +10,7 @@ def test_every_problem_is_kept_and_is_in_the_text():
 
 
 def test_a_command_can_tell_the_errors_apart_by_their_exit_codes():
-    kinds = [HeadwayError, *HeadwayError.__subclasses__()]
+    kinds = [HeadwayError, *(kind for kind in HeadwayError.__subclasses__() if kind.__module__ == "headway.errors")]
     codes = [kind.exit_code for kind in kinds]
     assert len(set(codes)) == len(codes)
     assert 0 not in codes

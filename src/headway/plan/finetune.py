@@ -32,7 +32,9 @@ def phases(workload: Workload) -> Phases:
     host_items = [_on_host(workload, item) for item in training.host_states(workload, rank)]
     found: Phases = {}
     for phase, (step, items) in tensors.items():
-        streams = training.stream_bytes(workload, items, rank) if phase is Phase.TRAIN else 0
+        streams = 0
+        if phase is Phase.TRAIN:
+            streams = training.stream_bytes(workload, items, rank) + training.earlier_holes(workload, batch, rank)
         entries = _tensors(workload, items, rank, streams) + beside
         entries += host_items if phase is not Phase.LOAD else []
         entries.append(_on_host(workload, host.process(workload, phase)))

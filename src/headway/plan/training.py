@@ -420,6 +420,21 @@ def stream_bytes(workload: Workload, items: list[Item], rank: Rank) -> int:
     return max(0, max(copies.blocks, copies.loss) + copies.gradients + copies.head_gradients - counted)
 
 
+def earlier_holes(workload: Workload, batch: Batch, rank: Rank) -> int:
+    """What the allocator holds beyond the highest moment of a pass because another moment left it more holes.
+
+    So a longer sample never lowers what is reserved, though its highest moment may be one that needs fewer logits.
+    """
+    if workload.trainer.system == "headway":
+        return 0
+
+    def held(moment: Moment) -> float:
+        return moment.bytes + HOLES * (moment.bytes - moment.logits) + LOGITS_HOLES * moment.logits
+
+    found = moments(workload, batch, rank)
+    return round(max(map(held, found)) - held(max(found, key=lambda moment: moment.bytes)))
+
+
 def reserved(items: list[Item], habits: System = SYSTEMS["peft"], streams: int = 0) -> Item:
     """What the allocator holds beyond tensors: rounding and holes, in proportion to what comes and goes, and other
     streams' pools."""
