@@ -129,41 +129,42 @@ def light_libraries() -> set[str]:
     return imported | {"annotated_types", "pydantic_core", "pynvml"}
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_a_part_imports_only_what_stands_to_its_right(module):
-    part = part_of(module)
+def test_a_part_imports_only_what_stands_to_its_right():
     wrong = [
         str(found)
+        for module in MODULES
         for found in imports_of(module)
         if found.target.split(".")[0] == "headway"
-        and not may_import(part, part_of(found.target), deferred=found.deferred)
+        and not may_import(part_of(module), part_of(found.target), deferred=found.deferred)
     ]
     assert not wrong
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if is_light(name)])
-def test_the_light_half_names_only_light_libraries(module):
+def test_the_light_half_names_only_light_libraries():
     allowed = light_libraries() | sys.stdlib_module_names | {"headway"}
     wrong = [
         str(found)
+        for module in filter(is_light, MODULES)
         for found in imports_of(module)
         if found.target.split(".")[0] not in allowed and not (part_of(module) == "cli" and found.deferred)
     ]
     assert not wrong
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_some_libraries_have_one_door(module):
+def test_some_libraries_have_one_door():
     wrong = [
-        str(found) for found in imports_of(module) if module not in ONLY_IN.get(found.target.split(".")[0], {module})
+        str(found)
+        for module in MODULES
+        for found in imports_of(module)
+        if module not in ONLY_IN.get(found.target.split(".")[0], {module})
     ]
     assert not wrong
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if name not in MEASURING])
-def test_only_the_measuring_modules_read_the_kernel_s_files(module):
+def test_only_the_measuring_modules_read_the_kernel_s_files():
     wrong = [
         f"{module} line {node.lineno}: {node.value!r}"
+        for module in MODULES.keys() - MEASURING
         for node in ast.walk(TREES[module])
         if isinstance(node, ast.Constant)
         and isinstance(node.value, str)
@@ -184,18 +185,15 @@ def lines_of(node: ast.AST) -> int:
     return node.end_lineno - node.lineno + 1  # type: ignore[attr-defined]
 
 
-PYTHON_FILES = [
-    path for folder in ("src", "tests", "benchmarks", "configs") for path in (ROOT / folder).rglob("*.py")
-]
-
-
-@pytest.mark.parametrize("path", PYTHON_FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_files_and_functions_stay_readable(path):
-    text, name = path.read_text(), str(path.relative_to(ROOT))
-    sizes = {name: (len(text.splitlines()), FILE_LINES)}
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            sizes[f"{name}:{node.name}"] = (lines_of(node), FUNCTION_LINES)
+@pytest.mark.parametrize("folder", ["src", "tests", "benchmarks", "configs"])
+def test_files_and_functions_stay_readable(folder):
+    sizes = {}
+    for path in (ROOT / folder).rglob("*.py"):
+        text, name = path.read_text(), str(path.relative_to(ROOT))
+        sizes[name] = (len(text.splitlines()), FILE_LINES)
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                sizes[f"{name}:{node.name}"] = (lines_of(node), FUNCTION_LINES)
     over = {key: size for key, (size, limit) in sizes.items() if size > limit and key not in TOO_LONG}
     assert not over
 

@@ -211,7 +211,7 @@ def test_a_terminated_command_names_the_sender_and_leaves_kubernetes_a_message(t
     _, err = process.communicate(timeout=20)
     assert process.returncode == 128 + signal.SIGTERM
     message = (tmp_path / "message").read_text()
-    assert message.startswith("SIGTERM ended bash")
+    assert message.startswith("SIGTERM ended ")
     assert f"process {os.getpid()}" in message
     assert message in err
 

@@ -56,7 +56,7 @@ class TestRecorded:
     def test_the_whole_recording(self, row):
         assert not wrong(row, diagnose(sources_of([str(DEATHS / row["path"])], [], live=False)))
 
-    @pytest.mark.parametrize("seed", [1, 2])
+    @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
     def test_under_other_names_in_another_order(self, row, seed, tmp_path):
         files = rewritten(DEATHS / row["path"], tmp_path, seed)
         assert not wrong(row, diagnose(sources_of(files, [], live=False)))

@@ -41,18 +41,8 @@ def written(config, folder: Path) -> dict:
     return json.loads((folder / "config.json").read_text())
 
 
-def one_of_each_family() -> list:
-    """The rows of the table, but for the first of each family all marked as slow."""
-    seen: set[str] = set()
-    found = []
-    for name, row in PUBLISHED.items():
-        family = row["config"]["model_type"]
-        found.append(pytest.param(name, marks=[pytest.mark.slow] if family in seen else []))
-        seen.add(family)
-    return found
-
-
-@pytest.mark.parametrize("name", one_of_each_family())
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_every_row_of_the_table_has_the_parameters_of_transformers_modules(name):
     assert by_name(name).parameters() == count(transformers_config(PUBLISHED[name]["config"]))
 

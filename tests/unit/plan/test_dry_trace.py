@@ -27,7 +27,9 @@ def short_trace(case: Case) -> dict[Phase, Peaks]:
     return traced(case, LAYERS)
 
 
-@pytest.mark.parametrize("case", QUICK[:2], ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case", [QUICK[1], pytest.param(QUICK[0], marks=pytest.mark.slow)], ids=lambda case: case.name
+)
 def test_a_plan_agrees_with_short_traces_extrapolated(case: Case) -> None:
     ledger, found = planned(case), extrapolated(case)
     assert [phase for phase in TRACED if not agrees(ledger, phase, found)] == []
