@@ -1,10 +1,13 @@
-"""A request to stop: Ctrl-C, SIGTERM or the guard ends the run at the next safe point, a second Ctrl-C at once."""
+"""A request to stop: Ctrl-C, SIGTERM, a closed terminal or the guard ends the run at the next safe point, a second Ctrl-C at once."""
 
 import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+
+ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StopRequested(Exception):  # noqa: N818 (a request, not an error)
@@ -37,7 +40,10 @@ class Stop:
 
 @contextmanager
 def on_signals(stop: Stop) -> Iterator[None]:
-    """While inside, the first SIGINT or SIGTERM sets `stop` and interrupts; a second SIGINT exits with 130."""
+    """While inside, the first SIGINT, SIGTERM or SIGHUP sets `stop` and interrupts; a second SIGINT exits with 130.
+
+    A SIGHUP that is ignored, as under nohup, stays so.
+    """
 
     def handle(number: int, _frame: FrameType | None) -> None:
         if stop.signal is None:
@@ -46,7 +52,8 @@ def on_signals(stop: Stop) -> Iterator[None]:
         elif number == signal.SIGINT:
             os._exit(130)
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    asked = [each for each in ASKED if each != signal.SIGHUP or signal.getsignal(each) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handle) for number in asked}
     try:
         yield
     finally:
