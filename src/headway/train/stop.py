@@ -1,11 +1,10 @@
-"""A request to stop: Ctrl-C, SIGTERM, a closed terminal or the guard ends the run at the next safe point, a second Ctrl-C at once."""
+"""A request to stop: a signal or the guard ends the run at the next safe point, a second Ctrl-C at once."""
 
 import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-
 
 ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
