@@ -97,7 +97,7 @@ def diagnosed(
         settings = replace(settings, phase=recorded[-1].phase, step=recorded[-1].step)
     found = diagnose(sources, settings)
     if recorded and recorded[-1].ended and found.answer.mechanism == UNKNOWN:
-        found = replace(found, answer=replace(found.answer, sentence=_as_recorded(recorded[-1].ended)))
+        found = replace(found, answer=replace(found.answer, sentence=recorded[-1].ended))
     step = found.answer.step
     if script is not None and step is not None and settings.lints:
         settings = _settings(logs + runs, script, machine, step)
@@ -117,11 +117,6 @@ def diagnosed(
     elif changes:
         raise InputError(f"--set {changes[0]}: changes the plan, and none is made without --script and --machine")
     return found
-
-
-def _as_recorded(ended: str) -> str:
-    """The sentence where no line says how the run ended, but who recorded it saw that."""
-    return f"{ended}." if ":" in ended or "checkpoint" in ended else f"{ended}; why is not in what was read."
 
 
 def _of_script(script: Path, step: int | None) -> "Settings":

@@ -23,7 +23,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headway.errors import InputError
-from headway.guard.boxlog import LogTail, last_lines, move_old_logs, write_all
+from headway.guard.boxlog import LogTail, ends_unfinished, last_lines, move_old_logs, write_all
 from headway.guard.boxrecords import (
     EVENT_LINES,
     EVENTS,
@@ -199,11 +199,7 @@ def _locked(folder: Path) -> BinaryIO:
 
 def _open_to_append(path: Path) -> BinaryIO:
     """Open a file of records, and end a line that a killed process left unfinished."""
-    torn = False
-    if path.exists() and path.stat().st_size:
-        with path.open("rb") as file:
-            file.seek(-1, os.SEEK_END)
-            torn = file.read(1) != b"\n"
+    torn = ends_unfinished(path)
     opened = path.open("ab", buffering=0)
     if torn:
         write_all(opened, b"\n")

@@ -1,5 +1,6 @@
 """A command's output in a black box: its beginning and its end, in bounded files, as it came and at once."""
 
+import os
 import re
 from collections import deque
 from pathlib import Path
@@ -23,6 +24,15 @@ def write_all(file: BinaryIO, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[file.write(rest) :]
+
+
+def ends_unfinished(path: Path) -> bool:
+    """Whether the last line of a file lacks its end, as where the writing process was killed."""
+    if not path.exists() or not path.stat().st_size:
+        return False
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"
 
 
 class LogTail:

@@ -29,6 +29,7 @@ import headway
 from headway.errors import InputError
 from headway.facts.machine import Machine
 from headway.facts.probe import ROOT
+from headway.guard.boxlog import ends_unfinished
 from headway.guard.read import process_status, reset_peak
 from headway.guard.sample import Highest, Reading, Sampler, larger
 from headway.plan.ledger import Phase
@@ -305,11 +306,7 @@ class Recorder:
 
 def _open_to_append(path: Path) -> TextIO:
     """Open a recording, and end a line that a killed process left unfinished."""
-    torn = False
-    if path.exists() and path.stat().st_size:
-        with path.open("rb") as file:
-            file.seek(-1, os.SEEK_END)
-            torn = file.read(1) != b"\n"
+    torn = ends_unfinished(path)
     opened = path.open("a", encoding="utf-8")
     if torn:
         opened.write("\n")

@@ -213,12 +213,12 @@ def _sent(each: Sent) -> str:
 
 
 def _how(box: Box) -> str:
-    """How the command ended, as headway saw it; empty where it did not."""
+    """A sentence on how the command ended, as headway saw it; empty where it did not."""
     if box.over is None or (box.over.signal is None and box.over.code is None):
         return ""
     if box.over.signal is not None:
-        return f"{signal_name(box.over.signal)} ended the command"
-    return f"The command ended with exit code {box.over.code}"
+        return f"{signal_name(box.over.signal)} ended the command; why is not in what was read."
+    return f"The command ended with exit code {box.over.code}; why is not in what was read."
 
 
 def _about(box: Box) -> Iterator[str]:

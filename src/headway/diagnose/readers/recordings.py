@@ -20,7 +20,7 @@ START = 4096
 class Recorded(Struct, frozen=True):
     """What a recording tells of a run's end. `phase` is the one that was not finished, or the last that was.
 
-    `ended` says how the run ended as whoever recorded it saw it, without a full stop; empty where nobody did.
+    `ended` is a sentence on how the run ended, as whoever recorded it saw that; empty where nobody did.
     """
 
     phase: str
@@ -57,7 +57,7 @@ def _told(path: Path, segment: Segment) -> Recorded:
             f"{format_bytes(held)} were held: the process was killed there, or its end was not recorded"
         )
         where = f"inside {reading['phase']} of step {reading['step']}"
-        ended = f"The recording stops {where}: the process was killed there, or its end was not recorded"
+        ended = f"The recording stops {where}: the process was killed there, or its end was not recorded."
         return Recorded(str(reading["phase"]), int(reading["step"]), tuple(lines), ended)
     if last is None:
         return Recorded("", None, tuple(lines))
@@ -77,7 +77,7 @@ def _summed_up(path: Path) -> str:
         return ""
     reason = found.get("exit_reason") if isinstance(found, dict) else None
     if reason == "finished":
-        return "The run finished: nothing ended it early"
+        return "The run finished: nothing ended it early."
     if reason == "guard":
-        return "headway's guard stopped the run at a limit, with a checkpoint to go on from"
-    return f"{reason} asked the run to stop, and it saved a checkpoint" if isinstance(reason, str) else ""
+        return "headway's guard stopped the run at a limit, with a checkpoint to go on from."
+    return f"{reason} asked the run to stop, and it saved a checkpoint." if isinstance(reason, str) else ""
