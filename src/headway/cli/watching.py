@@ -72,7 +72,7 @@ def run(asked: Asked) -> int:
         command, made = list(asked.command), 0
         while True:
             ended = session.attempt(command, last=made == asked.restart)
-            bad = ended.status != 0 or session.killed_from_outside()
+            bad = ended.status != 0 or session.ended_early()
             if not bad or resumer is None or made == asked.restart or session.asked_to_go:
                 break
             try:
@@ -87,7 +87,7 @@ def run(asked: Asked) -> int:
     try:
         if session.interrupted is not None and ended.status in (130, 1, 0):
             session.tell(f"interrupted by {session.interrupted}; black box: {folder}")
-        elif ended.status != 0 or session.killed_from_outside():
+        elif ended.status != 0 or session.ended_early():
             _answer(session, asked)
     except Exception as error:  # noqa: BLE001 - whatever the answer is, the exit code is the command's own
         session.tell(f"no answer of the doctor: {type(error).__name__}: {error}; black box: {folder}")
@@ -103,7 +103,8 @@ def attach(asked: Asked, pid: int) -> int:
         session.serve(stack)
         tree = Tree(pid)
         box = session.open(())
-        session.watch = watch = Watch(tree.root_pid, box, asked.guard(), asked.interval, on_frame=session.on_frame)
+        guard = Guard(asked.policy, dry=True)  # nothing is sent to what was not started here
+        session.watch = watch = Watch(tree.root_pid, box, guard, asked.interval, on_frame=session.on_frame)
         tree.close()
         watch.start()
         while not over.wait(PUMP_S) and any(each.pid == pid for each in watch.tree.members):
@@ -192,8 +193,11 @@ class _Session:
 
         return diagnosed([str(self.folder)], [], None, None, live=False).answer
 
-    def killed_from_outside(self) -> bool:
-        """Whether the recording shows a death that the command's exit code hides, as `ray job submit` may."""
+    def ended_early(self) -> bool:
+        """Whether the guard stopped the run, or the recording shows a death that the command's exit code hides, as
+        `ray job submit` may."""
+        if self.watch.stopper.begun:
+            return True
         if not self.watch.killed:
             return False
         from headway.diagnose.readers.blackbox import killed_from_outside

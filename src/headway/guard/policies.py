@@ -111,6 +111,8 @@ class Guard:
         self._incidents: dict[str, _Incident] = {}
         self._pressure: deque[tuple[float, float]] = deque(maxlen=64)
         self._last: Frame | None = None
+        self.left_s = inf
+        """Seconds until a limit is reached, as the alarms of the last frame have it; infinite without one that grows."""
 
     @property
     def forecasts(self) -> tuple[Forecast, ...]:
@@ -127,7 +129,9 @@ class Guard:
         self._forecaster.see(frame)
         if "full" in frame.pressure:
             self._pressure.append((frame.t, frame.pressure["full"]))
-        alarms = _nearest(self._alarms(frame))
+        found = list(self._alarms(frame))
+        self.left_s = min((alarm.left_s for alarm in found if alarm.detector != "near the limit"), default=inf)
+        alarms = _nearest(found)
         self._last = frame
         self._end_calm(frame.t)
         return tuple(action for alarm in alarms for action in self._answer(alarm, frame))

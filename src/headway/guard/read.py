@@ -271,6 +271,10 @@ class ProcessFiles:
         found = re.search(rb"^Tgid:\s+(\d+)", self._read(thread, "status"), re.MULTILINE)
         return None if found is None else int(found[1])
 
+    def streams(self, pid: int) -> tuple[str, ...]:
+        """What its standard input, output and error are, such as "pipe:[4711]"; "" where that cannot be read."""
+        return tuple(_link(f"{self._base}{pid}/fd/{number}") for number in range(3))
+
     def uptime_ticks(self) -> int:
         """Clock ticks since boot, the unit of `Stat.start`; 0 where that cannot be read."""
         words = read_bytes(f"{self._base}uptime").split()
@@ -278,6 +282,13 @@ class ProcessFiles:
 
     def _read(self, pid: int, name: str) -> bytes:
         return read_bytes(f"{self._base}{pid}/{name}")
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
 
 
 def read_bytes(path: str) -> bytes:

@@ -21,6 +21,8 @@ from headway.guard.policies import Guard
 from headway.guard.stop import Stopper
 from headway.guard.tree import Ended, Member, Tree
 
+STOPPING_S = 0.2
+"""The longest time between two looks while a run is being stopped."""
 FORECAST_S = 30.0
 """Seconds between forecasts of one pool that are written down."""
 MOST_NAMES = 20_000
@@ -53,7 +55,7 @@ class Watch:
     """Watches the tree of a process from `start` to `stop`. `every` is the longest time between two frames.
 
     `on_frame` is called in the watching thread after each frame, with what the guard decided. A stop that the guard
-    decides is SIGTERM to the command; what needs a handle that a foreign command has not is written down, not done.
+    decides is that of `guard.stop`; what needs a handle that a foreign command has not is written down, not done.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class Watch:
     ) -> None:
         self.tree = _Looks(root_pid, marker=marker)
         self.view, self.reader = View(), LogReader()
-        self.stopper = Stopper(self.tree)
+        self.stopper = Stopper(self.tree, self._told_to_go)
         self._box, self._guard, self._every, self._on_frame = box, guard, every, on_frame
         self._frames = Frames(self.tree, disks=[box.folder])
         self._trace = senders.SignalTrace.open()
@@ -75,6 +77,7 @@ class Watch:
         self._held: dict[int, int] = {}
         self._killed: set[int] = set()
         self._told: dict[tuple[str, str], float] = {}
+        self._status: int | None = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headway-watch", daemon=True)
 
@@ -109,7 +112,14 @@ class Watch:
         self._box.add(self._sent(sent))
 
     def stop(self, status: int | None) -> None:
-        """End the watching: how the command ended (as `os.wait` gives it), a last frame, the counters after it."""
+        """End the watching: how the command ended (as `os.wait` gives it), a last frame, the counters after it.
+
+        Where the guard has stopped the run, what is left of it is ended first.
+        """
+        if self.stopper.begun and status is not None:
+            self._status = status
+            while self.tree.members and self._thread.is_alive():
+                self._thread.join(STOPPING_S)
         self._over.set()
         self._thread.join()
         if status is not None:
@@ -136,10 +146,12 @@ class Watch:
                 self.view.trouble = f"the watching stopped: {type(error).__name__}: {error}"
                 self._box.add(records.Note(time.time(), self.view.trouble))
                 return
-            pause = min(self._every, interval(before, frame))
+            pause = min(self._every, interval(before, frame), STOPPING_S if self.stopper.begun else self._every)
             before = frame
 
     def _look(self) -> Frame:
+        if self._status is not None:
+            self.tree.note_end(self.tree.root_pid, self._status)
         frame = self._frames.take(self.reader.phase, self.reader.step)
         self._box.add(frame)
         self._note_processes(frame)
@@ -148,7 +160,7 @@ class Watch:
             self._box.add(records.Acted(action))
             self.view.counts[action.name] = self.view.counts.get(action.name, 0) + 1
         self._note_forecasts(frame.t)
-        self.stopper.go_on()
+        self.stopper.go_on(self._guard.left_s)
         self.view.frame, self.view.actions = frame, [*self.view.actions, *actions][-20:]
         if self._on_frame is not None:
             self._on_frame(self.view, actions)
@@ -160,6 +172,12 @@ class Watch:
         if action.name == "stop" and not action.dry:
             self.stopper.begin()
         return action
+
+    def _told_to_go(self, member: Member, number: int) -> None:
+        """A signal of headway's own, to stop the run."""
+        name = self._names.get(member.pid, member.name)
+        sent = records.Sent(time.time(), number, member.pid, name, sender=os.getpid(), sender_name="headway")
+        self._box.add(sent)
 
     def _note_processes(self, frame: Frame) -> None:
         for sent in self._trace.read():
