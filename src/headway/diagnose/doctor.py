@@ -3,7 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from headway.diagnose.causes import NOT_ESTABLISHED
 from headway.diagnose.evidence import Evidence
 from headway.diagnose.finding import Diagnosis, Finding, Moment
 from headway.diagnose.infer import infer
@@ -12,9 +14,12 @@ from headway.diagnose.matcher import matcher
 from headway.diagnose.numbers import MonitorKill
 from headway.diagnose.readers import NEEDLES, SERIES, read_line, says
 from headway.diagnose.settings import Settings
+from headway.diagnose.sources import GIVE
 from headway.units import format_bytes
 
 MOST_PROCESSES = 5
+MOST_NAMED = 3
+"""Sources that a sentence names."""
 SHOWN = 60
 """Lines of a timeline."""
 _IMPORTANT = {"end": 0, "why": 1, "symptom": 2, "benign": 3, "context": 4}
@@ -55,7 +60,7 @@ def diagnose(sources: Sequence[Source], settings: Settings | None = None) -> Dia
     found = read(sources)
     runs = sorted({source.run for source in sources}) or [0]
     settings = settings or Settings()
-    each = [infer(*_of(found, run, settings)) for run in runs]
+    each = [_or_nothing(infer(*_of(found, run, settings)), found, run) for run in runs]
     findings = tuple(finding for part in each for finding in part)
     return Diagnosis(
         answer=answer_of(each[-1]), findings=findings, timeline=timeline(found.evidence),
@@ -98,7 +103,32 @@ def timeline(evidence: Sequence[Evidence]) -> tuple[Moment, ...]:
     )
 
 
+def _or_nothing(findings: tuple[Finding, ...], found: Read, run: int) -> tuple[Finding, ...]:
+    """The findings of a run; where its sources hold no line that says anything, a sentence with what they hold."""
+    scans = [scan for scan in found.scans if scan.source.run == run]
+    if not scans or any(each.line.run == run for each in found.evidence) or findings[0].cause != NOT_ESTABLISHED:
+        return findings
+    said = "; ".join(f"{scan.source.name}: {held(scan)}" for scan in scans[:MOST_NAMED])
+    more = f"; and {len(scans) - MOST_NAMED} more" if len(scans) > MOST_NAMED else ""
+    return (replace(findings[0], sentence=f"Nothing here says how a run ended ({said}{more}); {GIVE}."),)
+
+
+def held(scan: Scan) -> str:
+    """What a source without any known line holds."""
+    if not scan.bytes:
+        return "empty"
+    if scan.trouble:
+        return scan.trouble
+    if scan.binary:
+        return f"{format_bytes(scan.bytes)} that are no text"
+    steps = f" up to step {scan.steps[-1][1]}" if scan.steps else ""
+    if scan.count == 1:
+        return f"1 line{steps}, which tells of no end"
+    return f"{scan.count:,} lines{steps}, none of which tells of an end"
+
+
 def _notes(scans: Sequence[Scan]) -> list[str]:
     notes = [f"{scan.source.name}: {scan.trouble}" for scan in scans if scan.trouble]
     notes += [f"{scan.source.name}: is empty" for scan in scans if not scan.bytes]
+    notes += [f"{scan.source.name}: is no text" for scan in scans if scan.binary and not scan.trouble]
     return notes

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from headway.diagnose.clock import read_clock
 from headway.diagnose.evidence import Line, Place
 from headway.diagnose.matcher import Matcher
-from headway.diagnose.text import REPEATED, clean, plain_stream, process_of
+from headway.diagnose.text import REPEATED, clean, is_binary, plain_stream, process_of
 from headway.guard.steps import latest_step_of
 
 PIECE = 1 << 20
@@ -58,7 +58,8 @@ class Series(Struct):
 
 
 class Scan(Struct):
-    """What was read of one source. `steps` are (line, step) through the log; `tail` its last lines."""
+    """What was read of one source. `steps` are (line, step) through the log; `tail` its last lines; `binary`: its
+    beginning is no text."""
 
     source: Source
     first_order: int = 0
@@ -66,6 +67,7 @@ class Scan(Struct):
     bytes: int = 0
     count: int = 0
     trouble: str = ""
+    binary: bool = False
     steps: list[tuple[int, int]] = field(default_factory=list)
     memory: Series = field(default_factory=Series)
     tail: tuple[tuple[int, str], ...] = ()
@@ -113,6 +115,7 @@ class Scanner:
                 self._search(buffer, done, until, number)
                 self._mark_step(buffer, done, until, number)
                 if not self.scan.head:
+                    self.scan.binary = is_binary(buffer[:AHEAD])
                     self.scan.head = tuple(_following(buffer[:AHEAD], 1, AFTER))
                 number += buffer.count(b"\n", done, until)
                 if ended:
@@ -121,7 +124,7 @@ class Scanner:
                     keep = max(0, until - BEHIND)
                     buffer, done = buffer[keep:], until - keep
             self.scan.trouble = stream.trouble
-            self.scan.count = number
+            self.scan.count = number if buffer[-1:] not in (b"", b"\n") else number - 1
         hits = [*self._first, *self._last, *self._latest.values()]
         self.scan.lines = [self._line(hit) for hit in sorted(hits, key=lambda hit: hit.number)]
         return self.scan

@@ -28,6 +28,12 @@ MOST_FILES = 2000
 SKIPPED = ("agent-", "dashboard_", ".safetensors", "events.out.tfevents", "rollouts.jsonl", "plan.json")
 """Beginnings of names of files that are no logs: what a model wrote or was planned is no evidence of an end."""
 
+GIVE = (
+    "give what the run that ended printed: standard output and error of its trainer or job, a folder of such logs, "
+    "or what headway train or watch recorded"
+)
+"""What to give where there is nothing to read."""
+
 
 def sources_of(logs: Sequence[str], runs: Sequence[str], *, live: bool) -> list[Source]:
     """What to read. Each of `runs` is an attempt of its own; `logs` belong to the first where there are none.
@@ -64,15 +70,24 @@ def _of(word: str, run: int) -> Iterator[Source]:
         for box in boxes:
             yield from _box(box, run)
         files = sorted(each for each in path.rglob("*") if each.suffix in ENDINGS and each.is_file())
-        files = [each for each in files if not each.name.startswith(SKIPPED) and each.stat().st_size]
-        files = [each for each in files if each.parent not in boxes]
-        if not files and not boxes:
-            raise InputError(f"{word}: the folder holds no log (files that end in .log, .out, .err, .txt, .gz)")
-        for file in files[:MOST_FILES]:
+        files = [each for each in files if not each.name.startswith(SKIPPED) and each.parent not in boxes]
+        full = [each for each in files if each.stat().st_size]
+        if not full and not boxes:
+            raise InputError(f"{word}: {_no_log(path, files)}; {GIVE}")
+        for file in full[:MOST_FILES]:
             yield Source(str(file), opener(file), run)
         return
     opener(path)().close()
     yield Source(word, opener(path), run)
+
+
+def _no_log(folder: Path, empty: Sequence[Path]) -> str:
+    """Why nothing in a folder can be read: `empty` are its logs, which hold nothing."""
+    if empty:
+        return f"every log in the folder is empty ({', '.join(each.name for each in empty[:3])})"
+    if not any(folder.iterdir()):
+        return "the folder is empty"
+    return "the folder holds no log (files that end in .log, .out, .err, .txt, .gz)"
 
 
 def boxes_in(path: Path) -> list[Path]:

@@ -127,6 +127,21 @@ class _Resumed:
         return found
 
 
+BINARY = 0.1
+"""Share of characters that are none, above which something is no text."""
+
+
+def is_binary(start: bytes) -> bool:
+    """Whether the beginning of a file is no text: too much of it is neither a character nor white space.
+
+    >>> is_binary(b"step 3: loss 0.5"), is_binary(bytes([137, 80, 78, 71, 13, 10, 26, 10])), is_binary(b"")
+    (False, True, False)
+    """
+    text = COLOURS.sub("", start.decode("utf-8", errors="replace"))
+    odd = sum(each == "\ufffd" or (each < " " and each not in "\t\n\r\b\f\x1b") for each in text)
+    return odd > BINARY * len(text)
+
+
 def clean(data: bytes) -> str:
     """A line without colours and control characters.
 

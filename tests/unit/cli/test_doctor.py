@@ -101,12 +101,33 @@ def test_nothing_named_is_bad_input():
         run()
 
 
-def test_an_empty_file_gets_a_sentence(tmp_path):
-    path = tmp_path / "empty.log"
-    path.write_text("")
-    text = run(str(path), code=4)
-    assert text.startswith("The text does not show how it ended.")
-    assert "is empty" in " ".join(text.split())
+@pytest.mark.parametrize(
+    ("name", "data", "holds"),
+    [
+        ("empty.log", b"", "empty"),
+        ("picture.png", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\1\0", "20 B that are no text"),
+        ("model.pt", b"PK\x03\x04" + bytes(200), "packed with zip: unpack it first"),
+        ("a.gz", gzip.compress(bytes(range(256)) * 9), "2.2 KiB that are no text"),
+        ("one.log", b"hello", "1 line, which tells of no end"),
+        ("steps.log", b"step 1: loss 2\nstep 75: loss 1\n", "2 lines up to step 75, none of which tells of an end"),
+    ],
+)
+def test_what_holds_no_end_is_told_with_what_to_give_instead(name, data, holds, tmp_path):
+    path = tmp_path / name
+    path.write_bytes(data)
+    text = " ".join(run(str(path), code=4).split())
+    found = json.loads(run(str(path), "--json", code=4))["answer"]
+    assert found["sentence"].startswith(f"Nothing here says how a run ended ({path}: {holds}); give what the run")
+    assert text.startswith(found["sentence"])
+    assert (found["mechanism"], found["evidence"]) == ("unknown", [])
+
+
+def test_a_folder_with_nothing_to_read_is_bad_input(tmp_path):
+    with pytest.raises(InputError, match="the folder is empty; give what the run"):
+        run(str(tmp_path))
+    (tmp_path / "worker.err").touch()
+    with pytest.raises(InputError, match=r"every log in the folder is empty \(worker.err\)"):
+        run(str(tmp_path))
 
 
 def test_the_sentence_goes_to_the_termination_log(tmp_path):
