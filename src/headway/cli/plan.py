@@ -68,7 +68,7 @@ def plan(
 
         found = document(planned, case.trainer)
         if case.launch is not None:
-            from headway.reports.launch import lint_document, settings_document
+            from headway.reports.launch_json import lint_document, settings_document
 
             read = settings_document(case.launch.found)
             # `unknown` of a plan is what it assumed
@@ -97,7 +97,8 @@ def _show_settings(run: list[str], at_step: int | None, as_json: bool) -> None:
     if not is_launch(run):
         raise InputError(f"--settings: {' '.join(run)} is no launch script, command or log; leave --settings out")
     from headway.cli.launch import read_launch
-    from headway.reports.launch import lint_document, lint_report, settings_document, settings_report
+    from headway.reports.launch import lint_report, settings_report
+    from headway.reports.launch_json import lint_document, settings_document
 
     launch = read_launch(run)
     notes = launch.lint(None, at_step)

@@ -1,7 +1,6 @@
 """What was read of a launch script: its settings with their places, what is unknown, and the notes of the lint."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -62,27 +61,3 @@ def lint_report(notes: Sequence[LintNote]) -> Group:
         told.add(note.why)
         parts.append(hanging([(MARKS[note.severity], text)]))
     return Group(*parts) if notes else Group()
-
-
-def settings_document(found: Found) -> dict[str, Any]:
-    """The settings as JSON: `settings` as the launch says them (null: not given), `derived` what the system makes of
-    the rest, `unknown` with the reasons."""
-    return {
-        "settings": {key: found.settings.get(key) for key in KEYS if key not in found.unknown},
-        "derived": dict(found.derived),
-        "unknown": dict(found.unknown),
-        "places": {key: {"file": at.file, "line": at.line} for key, at in found.places.items()},
-        "unread": list(found.unread),
-        "notes": list(found.notes),
-    }
-
-
-def lint_document(notes: Sequence[LintNote]) -> list[dict[str, Any]]:
-    """The notes as JSON."""
-    return [
-        {
-            "rule": note.rule, "severity": note.severity, "file": note.file, "line": note.line, "text": note.text,
-            "why": note.why, "instead": note.instead,
-        }
-        for note in notes
-    ]  # fmt: skip
