@@ -105,6 +105,11 @@ class Case(Struct, frozen=True, dict=True):
     def kill(self) -> MonitorKill | None:
         return monitor_kill([place.text for place in self.around])
 
+    @cached_property
+    def stopped(self) -> Evidence | None:
+        """headway's own stop of the run before a limit, where that is how it ended; a black box tells of it."""
+        return self.first("box-stop") if self.mechanism == "sigterm" else None
+
     @property
     def pinned(self) -> Evidence | None:
         """A line around the event that asks for page-locked host memory."""

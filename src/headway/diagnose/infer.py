@@ -210,7 +210,7 @@ SENDERS: Mapping[str, tuple[str, str]] = {
 
 
 def _senders(mechanism: str, cause: str, case: Case) -> Iterator[Candidate]:
-    if mechanism != "sigterm" or cause != NOT_ESTABLISHED:
+    if mechanism != "sigterm" or cause != NOT_ESTABLISHED or case.stopped is not None:
         return
     for name, (kind, how) in SENDERS.items():
         seen = case.first(kind) if kind else None

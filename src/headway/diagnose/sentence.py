@@ -44,7 +44,7 @@ def sentence(finding: Finding, case: Case) -> str:
     how = _mechanism(finding, case)
     step = f" (step {finding.step})" if finding.step is not None else ""
     went = "; the run went on after it" if finding.survived else ""
-    return f"{how}{step}{_cause(finding)}{went}."
+    return f"{how}{step}{_cause(finding, case)}{went}."
 
 
 def _who(finding: Finding) -> str:
@@ -64,6 +64,8 @@ def _signalled(finding: Finding) -> str:
 def _mechanism(finding: Finding, case: Case) -> str:
     if finding.mechanism == "ray-memory-monitor":
         return _monitor(case)
+    if case.stopped is not None:
+        return "headway's guard stopped the run before a limit, with SIGTERM"
     watched = _BOXED.search(case.event.place.text) if case.event is not None else None
     if watched is not None and finding.mechanism in ("sigterm", "sigkill-class"):
         kill = "; a memory-limit kill is SIGKILL" if watched["name"] != "SIGKILL" else ""
@@ -108,10 +110,12 @@ def _refusal(case: Case) -> str:
     return f"A request for {format_bytes(found.asked)} of device memory was refused{free}"
 
 
-def _cause(finding: Finding) -> str:
+def _cause(finding: Finding, case: Case) -> str:
     if finding.cause == NOT_ESTABLISHED:
         if finding.mechanism in ("unknown", "ray-kill"):
             return ""
+        if case.stopped is not None:
+            return f": {case.stopped.fields['reason']}"
         return (
             "; nothing here shows which"
             if finding.mechanism == "sigterm"

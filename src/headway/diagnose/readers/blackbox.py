@@ -17,6 +17,7 @@ from headway.diagnose.sources import opener, text_source
 from headway.guard.blackbox import Box, is_written, read_blackbox
 from headway.guard.boxlog import logs_of
 from headway.guard.boxrecords import Ended, Sent
+from headway.guard.frame import Action
 from headway.units import format_bytes
 
 NAME = "black-box"
@@ -61,12 +62,19 @@ SIGNS = (
         says="headway itself was ended without a word: SIGKILL of everything, or the machine went down",
     ),
     Sign(
+        "box-stop",
+        "end",
+        ("black box: headway's guard",),
+        r"black box: headway's guard stopped the run \((?P<detector>[a-z_ ]+), (?P<pool>\S+)\): (?P<reason>.+)$",
+        says="headway itself sent SIGTERM to the run, before memory reached a limit",
+    ),
+    Sign(
         "box-sender",
         "context",
         ("black box: sent ",),
         r"black box: sent \w+ \(number (?P<signal>\d+)\) to .*, by (?P<sender>process (?P<pid>\d+) \((?P<name>.*)\)|"
         r"a process outside of the container)$",
-        unless=rf"\((?:{DAEMONS})\)$|, of the run$|by the kernel",
+        unless=rf"\((?:{DAEMONS})\)$|, of the run$|by the kernel|by headway's guard$",
         says="who sent the signal: the kernel names the sender",
     ),
     Sign(
@@ -99,7 +107,8 @@ def told(box: Box) -> Iterator[str]:
     """What was seen of the end, one moment a line, in the order of time."""
     first = {each.pid for each in first_ends(box)}
     lines = [(each.t, _ended(each, first=each.pid in first)) for each in box.ended if not _well(each)]
-    lines += [(each.t, _sent(each)) for each in box.sent]
+    lines += [(each.t, _stopped(each)) for each in box.actions if each.name == "stop" and not each.dry]
+    lines += [(each.t, _sent(each, own=each.sender == box.begun.pid)) for each in box.sent]
     if box.over is not None:
         code = 128 + box.over.signal if box.over.signal is not None else box.over.code
         if code is not None:
@@ -130,7 +139,8 @@ def first_ends(box: Box) -> tuple[Ended, ...]:
 def killed_from_outside(box: Box) -> bool:
     """Whether one of the first processes to end was killed by a process that is none of the run, or by the kernel."""
     first = {(each.pid, each.signal) for each in first_ends(box)}
-    return any((each.pid, each.signal) in first and not each.inside and each.signal == 9 for each in box.sent)
+    kills = (each for each in box.sent if each.signal == signal.SIGKILL and each.sender != box.begun.pid)
+    return any((each.pid, each.signal) in first and not each.inside for each in kills)
 
 
 def _when(box: Box, each: Ended) -> tuple[float, float]:
@@ -200,11 +210,20 @@ def _short(number: int) -> str:
     return signal_name(number).removeprefix("SIG")
 
 
-def _sent(each: Sent) -> str:
+def _stopped(action: Action) -> str:
+    """The reason is without the name of the process that grows, which is another program's text."""
+    grows = action.detector in ("forecast", "fast rise")
+    reason = action.reason.partition("; ")[0] if grows else action.reason
+    return f"headway's guard stopped the run ({action.detector}, {action.pool}): {reason}"
+
+
+def _sent(each: Sent, *, own: bool) -> str:
     to = f"process {each.pid} ({each.name})" if each.pid is not None else "headway"
     said = f"sent {_short(each.signal)} (number {each.signal}) to {to}"
     if each.kernel:
         return f"{said}, by the kernel"
+    if own and each.pid is not None:
+        return f"{said}, by headway's guard"
     if each.sender is None:
         return f"{said}; by whom was not seen: {each.why}"
     if each.sender == 0:

@@ -48,6 +48,14 @@ class Claim(Struct, frozen=True):
     places: tuple[Place, ...] = ()
 
 
+def of_stop(case: Case, pool: str, *detectors: str) -> Claim | None:
+    """What headway's guard said when it stopped the run, where that was for a pool like this by one of these."""
+    found = case.stopped
+    if found is None or found.fields["detector"] not in detectors or pool not in found.fields["pool"]:
+        return None
+    return Claim("proven", found.fields["reason"], (found.place,))
+
+
 class Rule(Struct, frozen=True):
     """One name of the table as a document. A mechanism's `ends` are the kinds of evidence that show it, with how sure
     each makes it; `tier` 0 are outside agents that name themselves, 1 faults of the work itself, 2 and 3 what may

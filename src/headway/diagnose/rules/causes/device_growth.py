@@ -2,10 +2,12 @@
 
 from headway.diagnose.case import Case
 from headway.diagnose.rules import settle
-from headway.diagnose.rules.rule import Advice, Claim, Rule
+from headway.diagnose.rules.rule import Advice, Claim, Rule, of_stop
 
 
 def _find(case: Case) -> Claim | None:
+    if (stopped := of_stop(case, ".device", "forecast", "fast rise")) is not None:
+        return stopped
     if case.mechanism != "device-allocation-failure":
         return None
     for name in ("used_GB", "allocated_GB"):

@@ -2,13 +2,15 @@
 
 from headway.diagnose.case import Case
 from headway.diagnose.rules import settle
-from headway.diagnose.rules.rule import Advice, Claim, Rule
+from headway.diagnose.rules.rule import Advice, Claim, Rule, of_stop
 from headway.units import format_bytes
 
 HOST = {"ray-memory-monitor", "cgroup-oom-kill", "kernel-oom-kill", "oom-daemon", "host-allocation-failure"}
 
 
 def _find(case: Case) -> Claim | None:
+    if (stopped := of_stop(case, ".host", "near the limit")) is not None:
+        return stopped
     limit, used = case.settings.limit_gb, case.settings.used_gb
     if limit is not None and used is not None and used > limit and case.mechanism in HOST | {"sigkill-class"}:
         return Claim("open", f"{used:.0f} GB are used where {limit:.0f} GB are asked for")

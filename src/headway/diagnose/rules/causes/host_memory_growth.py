@@ -2,12 +2,14 @@
 
 from headway.diagnose.case import Case
 from headway.diagnose.rules import settle
-from headway.diagnose.rules.rule import Advice, Claim, Rule
+from headway.diagnose.rules.rule import Advice, Claim, Rule, of_stop
 
 HOST = {"ray-memory-monitor", "cgroup-oom-kill", "kernel-oom-kill", "oom-daemon", "host-allocation-failure"}
 
 
 def _find(case: Case) -> Claim | None:
+    if (stopped := of_stop(case, ".host", "forecast", "fast rise")) is not None:
+        return stopped
     if case.mechanism not in HOST and case.mechanism != "sigkill-class":
         return None
     found = case.slope("host_used_GB") or case.slope("cpu_memory")
@@ -20,9 +22,10 @@ def _find(case: Case) -> Claim | None:
 RULE = Rule(
     name="host-memory-growth",
     level="cause",
-    sees="A measured host memory that rises through the log, ending in a kill.",
+    sees="A measured host memory that rises through the log, ending in a kill, or in a stop by headway's guard.",
     why="A leak, a cache, staging copies of saves that are not given back, or glibc that keeps freed pages.",
-    sure="Supported by a steady rise; a jump at each save points to the save.",
+    sure="Supported by a steady rise; a jump at each save points to the save. Proven where headway measured it and "
+    "stopped the run for it.",
     look_alikes="Page cache is not use; the first steps always rise.",
     example="Memory-Usage after train: {'host_used_GB': 400}\nMemory-Usage after train: {'host_used_GB': "
     "460}\nMemory-"

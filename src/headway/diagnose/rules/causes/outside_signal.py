@@ -19,6 +19,8 @@ def _seen(case: Case) -> Claim | None:
 
 
 def _find(case: Case) -> Claim | None:
+    if case.stopped is not None:
+        return None
     if (sender := _seen(case)) is not None:
         return sender
     found = case.first("driver-sigterm", "elastic-signal", "ray-job-stopped", "hangup") or case.words(

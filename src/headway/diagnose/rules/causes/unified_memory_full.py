@@ -2,7 +2,7 @@
 
 from headway.diagnose.case import Case
 from headway.diagnose.rules import settle
-from headway.diagnose.rules.rule import Advice, Claim, Rule
+from headway.diagnose.rules.rule import Advice, Claim, Rule, of_stop
 from headway.diagnose.settings import UNIFIED
 from headway.units import format_bytes
 
@@ -19,6 +19,8 @@ def unified_machine(total: int, tolerance: float) -> str:
 
 
 def _find(case: Case) -> Claim | None:
+    if (stopped := of_stop(case, ".unified", "forecast", "fast rise", "near the limit", "memory pressure")) is not None:
+        return stopped
     refused = case.first("nv-no-memory")
     if refused is not None and case.mechanism == "device-allocation-failure":
         known = case.settings.unified or case.near(UNIFIED.pattern) is not None

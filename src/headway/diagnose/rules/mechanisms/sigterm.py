@@ -44,5 +44,6 @@ RULE = Rule(
         "ray-sigterm": "proven", "driver-sigterm": "proven", "elastic-signal": _spawned, "elastic-exit": _code,
         "torch-spawn-signal": _spawned, "loader-killed": _loader, "exit-143": "supported", "terminated": "supported",
         "ray-job-stopped": "supported", "k8s-deleted": "open", "box-signal": _code,
+        "box-stop": "proven",
     },
 )  # fmt: skip
