@@ -16,7 +16,7 @@ from headway.foreign.shell import read_text
 from headway.foreign.shell.files import root_of
 
 SCRIPTS = Path(__file__).parents[2] / "data" / "scripts"
-NAMES = ["slime-arrays", "slime-step-75", "slime-moe-async", "slime-strings", "miles-lora", "miles-fsdp"]
+NAMES = ["slime-arrays", "slime-moe-async", "slime-wrapped", "slime-functions", "miles-lora", "miles-fsdp"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -97,3 +97,18 @@ def test_a_second_rehearsal_needs_a_folder_of_its_own(tmp_path: Path) -> None:
     write_variant(SCRIPTS / "miles-fsdp.sh", tmp_path / "out")
     with pytest.raises(InputError, match="name a folder that is new"):
         write_variant(SCRIPTS / "miles-fsdp.sh", tmp_path / "out")
+
+
+def test_what_would_end_the_copy_before_its_first_step_is_bad_input(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        write_variant(SCRIPTS / "slime-step-75.sh", tmp_path / "out")
+    lines = [problem.partition(": ")[0].rpartition(":")[2] for problem in caught.value.problems]
+    assert lines == ["138", "40", "58"]
+    assert "--prompt-data has no value" in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_warnings_are_told_with_what_to_do(tmp_path: Path) -> None:
+    notes = write_variant(SCRIPTS / "slime-arrays.sh", tmp_path / "out").notes
+    assert any(note.startswith("warning line 54: a reference model is loaded") for note in notes)
+    assert any("ray stop --force" in note and "(so does its copy)" in note for note in notes)
