@@ -7,6 +7,7 @@ reading   now and then inside a phase: what a run that was killed there held
 phase     what a phase held, at its end
 failure   an allocation that failed, and what was tried next
 action    what the guard did, and why
+smaller   a setting that memory made smaller than the RunSpec's, when it was and in each resume
 forecast  once a step, when a growing pool reaches its limit
 
 A resumed run appends to the file: each header begins a segment.

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from headway.errors import HeadwayError, InputError
 from headway.rollout.samples import Sample
+from headway.train.smaller import Smaller
 
 FORMAT = 1
 _NAME = re.compile(r"step-(\d{6,})")
@@ -33,7 +34,7 @@ class Progress:
 
     `step` counts finished steps; `updates` the optimizer steps done inside the step under way, whose `rollout` is
     kept with its old and reference log-probs so that a resume goes on with the same tokens. `optimizer_steps` and
-    `seconds` count over the whole run, resumes included.
+    `seconds` count over the whole run, resumes included. `smaller` has what memory made smaller, by its key.
     """
 
     step: int = 0
@@ -44,6 +45,7 @@ class Progress:
     old_logprobs: tuple[tuple[float, ...], ...] | None = None
     ref_logprobs: tuple[tuple[float, ...], ...] | None = None
     sums: dict[str, float] = field(default_factory=dict)
+    smaller: dict[str, Smaller] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -197,6 +199,7 @@ def _progress(raw: dict[str, Any]) -> Progress:
         "rollout": samples,
         "old_logprobs": rows(raw["old_logprobs"]),
         "ref_logprobs": rows(raw["ref_logprobs"]),
+        "smaller": {key: Smaller(**each) for key, each in raw.get("smaller", {}).items()},
     }
     return Progress(**known)
 

@@ -41,9 +41,9 @@ from headway.train.metrics import Writers
 from headway.train.model import LoadedModel, load, set_checkpointing
 from headway.train.optim import AdamW
 from headway.train.output import RunFolder, append
+from headway.train.smaller import CAP, KV_BUDGET, sentence, smaller, still, value_of
 from headway.train.stop import Stop
 from headway.train.update import Accumulated, Pass
-from headway.units import format_bytes
 
 
 class View(Protocol):
@@ -130,10 +130,15 @@ class Job:
             self.shrink_cap(passes.failed // 2, "memory ran out over larger ones in two updates in a row")
 
     def shrink_cap(self, cap: int, reason: str) -> None:
-        """Train the rest of this process's part of the run in smaller micro-batches: the same gradient."""
+        """Train the rest of the run in smaller micro-batches: the same gradient."""
         if cap < self.how.cap:
             self.how = replace(self.how, cap=max(1, cap))
-            self.view.message(f"micro-batches now have at most {self.how.cap:,} tokens: {reason}")
+            self._is_smaller(CAP, self.how.cap, reason)
+
+    def _is_smaller(self, key: str, now: int, reason: str) -> None:
+        """Keep it with the next checkpoint, record it and show it."""
+        self.progress.smaller[key] = smaller(self.spec, key, now)
+        tell_smaller(self.recorder, self.view, key, self.progress, reason)
 
     def heed(self) -> None:
         """Do what the guard decided, where the run may be saved; StopRequested where it or a signal asked to stop."""
@@ -144,8 +149,8 @@ class Job:
                 self.save()
             elif action.name == "shrink":
                 self.shrink_cap(min(self.how.cap, self.largest_batch or self.how.cap) // 2, "the guard")
-                budget = self.engine.shrink(self.longest_answer)
-                self.view.message(f"the KV cache now has at most {format_bytes(budget)}: the guard")
+                self._is_smaller(KV_BUDGET, self.engine.shrink(self.longest_answer), "the guard")
+                self.save()  # a run that is killed later must not begin again with what was too large
         self.stop.check()
 
     @contextmanager
@@ -245,17 +250,19 @@ def open_job(
             longest_answer = _check(problems, loaded, spec)
             scorer.check((*problems.train, *problems.held_out))
             model = _trainable(loaded, spec)
-            engine = HfEngine(
-                model, loaded.tokenizer, spec.rollout.kv_budget, device, on_failure=_tell_of(recorder, watch, view)
-            )
-            stack.callback(engine.close)
-            stop.interrupt = engine.abort
             trainable = {name: value for name, value in model.named_parameters() if value.requires_grad}
             optimizer = AdamW(
                 trainable, betas=spec.train.betas, eps=spec.train.eps, weight_decay=spec.train.weight_decay
             )
             mark = identity(spec) | {"data.digest": problems.digest()}
             progress = _resume(folder, mark, trainable, optimizer, view)
+            progress.smaller = still(progress.smaller, spec)
+            for key in progress.smaller:
+                tell_smaller(recorder, view, key, progress, "as before the resume; another value of it ends this")
+            cap, kv_budget = (value_of(key, spec, progress.smaller) for key in (CAP, KV_BUDGET))
+            engine = HfEngine(model, loaded.tokenizer, kv_budget, device, on_failure=_tell_of(recorder, watch, view))
+            stack.callback(engine.close)
+            stop.interrupt = engine.abort
             engine.update_weights(progress.optimizer_steps)
             writers = stack.enter_context(closing(Writers(folder, spec.output)))
             gc.collect()
@@ -269,7 +276,7 @@ def open_job(
             view=view, stop=stop, watch=watch, longest_answer=longest_answer,
             longest_allowed=longest_allowed, progress=progress, mark=mark,
             seconds_before=progress.seconds, opened_at=time.monotonic(),
-            how=Pass(spec.rollout.temperature or 1.0, spec.train.logprob_chunk, spec.train.cap, pad or 0, device),
+            how=Pass(spec.rollout.temperature or 1.0, spec.train.logprob_chunk, cap, pad or 0, device),
         )  # fmt: skip
 
 
@@ -316,6 +323,14 @@ def _check(problems: ProblemSet, loaded: LoadedModel, spec: RunSpec) -> int:
     longest = prompt + spec.rollout.max_answer
     sequences_in_flight(loaded.shape, DTYPE_BYTES[spec.model.dtype], spec.rollout.kv_budget, longest)
     return longest
+
+
+def tell_smaller(recorder: Recorder, view: View, key: str, progress: Progress, reason: str) -> None:
+    """Record and show that a setting is smaller than the RunSpec's."""
+    each = progress.smaller[key]
+    row = {"t": round(time.time(), 3), "step": progress.step, "key": key, "now": each.now, "set": each.set}
+    recorder.note("smaller", row | {"reason": reason})
+    view.message(f"{sentence(key, each.now)}: {reason}")
 
 
 def _tell_of(recorder: Recorder, watch: Watch, view: View) -> Callable[[int, BaseException], None]:

@@ -95,7 +95,16 @@ def test_a_run_near_a_limit_is_made_smaller_saved_and_stopped_and_goes_on(
     for text in ("guard: warn: ", "guard: stop: ", "micro-batches now have at most", "stopped by guard"):
         assert text in shown
 
-    assert train(f"train.steps={summary['steps'] + 1}") == 0
+    # what was made smaller stays so in a resume, until the key or memory.limit has another value
+    before = [(row["key"], row["now"], row["set"]) for row in lines(output, "smaller")]
+    assert [key for key, _, _ in before] == ["train.cap", "rollout.kv_budget"]
+    assert all(0 < now < was for _, now, was in before)
+    assert train(f"train.steps={summary['steps'] + 1}", "output.save_every=1") == 0
+    assert [(row["key"], row["now"], row["set"]) for row in lines(output, "smaller")] == 2 * before
+    assert train(f"train.steps={summary['steps'] + 2}", "output.save_every=1", f"train.cap={before[0][2] - 1}") == 0
+    assert [row["key"] for row in lines(output, "smaller")][4:] == ["rollout.kv_budget"]
+    assert train(f"train.steps={summary['steps'] + 3}", "output.save_every=1", "memory.limit=900GB") == 0
+    assert len(lines(output, "smaller")) == 5
 
 
 def test_an_observing_guard_and_a_dry_one_end_nothing(
