@@ -216,6 +216,46 @@ def test_a_terminated_command_names_the_sender_and_leaves_kubernetes_a_message(t
     assert message in err
 
 
+LEAKY = """
+import signal, sys, time
+def leave(number, frame):
+    open(sys.argv[1], "a").write(f"{len(held)}\\n")
+    print("saved", flush=True)
+    sys.exit(7)
+held = [b"w" * (220 << 20)]
+signal.signal(signal.SIGTERM, leave)
+for step in range(1000):
+    held.append(b"x" * (1 << 20))
+    time.sleep(0.05)
+    print(f"step {step}: {{'loss': 1}}", flush=True)
+"""
+
+
+def test_under_strict_a_leak_is_stopped_before_the_limit_and_told_as_that(tmp_path, bystanders, limited_group):
+    limit, box = 320 << 20, tmp_path / "box"
+    enter = limited_group(limit)
+    (tmp_path / "leaky.py").write_text(LEAKY)
+    script = f"set -o pipefail; {sys.executable} leaky.py saved 2>&1 | tee log"
+    words = ("--quiet", "--policy", "strict", "--", "bash", "-c", script)
+    process = watch(box, *words, cwd=tmp_path, preexec_fn=enter)
+    out, err = process.communicate(timeout=40)
+    assert process.returncode == 7
+    assert out.splitlines()[-1] == "saved"
+    assert (tmp_path / "saved").read_text().count("\n") == 1
+    assert int((tmp_path / "saved").read_text()) > 20
+    found = read_blackbox(box)
+    (stop,) = [each for each in found.actions if each.name == "stop"]
+    assert (stop.dry, stop.gauge, stop.threshold) == (False, "cgroup", limit)
+    assert [(each.signal, each.name, each.sender) for each in found.sent] == [
+        (15, f"{Path(sys.executable).name} leaky.py", process.pid)
+    ]
+    assert found.counters["after"].get("oom_kill") == found.counters["before"].get("oom_kill")
+    answer = doctor.diagnosed([str(box)], [], None, None, live=False).answer
+    assert (answer.mechanism, answer.cause, answer.cause_grade) == ("sigterm", "host-memory-growth", "proven")
+    assert err.startswith("headway's guard stopped the run before a limit, with SIGTERM (step ")
+    assert "(cgroup) grows" in answer.because
+
+
 @pytest.mark.slow
 def test_a_running_process_is_watched_and_left_alone(tmp_path):
     with subprocess.Popen(["bash", "-c", "sleep 50 & wait"], start_new_session=True) as other:

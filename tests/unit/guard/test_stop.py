@@ -2,13 +2,15 @@
 
 import signal
 import subprocess
+import sys
 import time
+from math import inf
 
 import pytest
 
 from headway.guard import stop
-from headway.guard.stop import Stopper, signal_member, stop_rest
-from headway.guard.tree import Tree
+from headway.guard.stop import Stopper, patience, programs, signal_member, stop_rest
+from headway.guard.tree import Member, Tree
 
 
 def start(script: str) -> "subprocess.Popen[bytes]":
@@ -35,27 +37,96 @@ def members(tree: Tree, count: int) -> None:
     until(lambda: len(tree.refresh()) >= count)
 
 
-def test_the_command_is_asked_first_then_all_then_force(bystander, monkeypatch):
-    monkeypatch.setattr(stop, "ALL_S", 0.2)
-    monkeypatch.setattr(stop, "FORCE_S", 0.5)
-    root = start(
-        "trap '' TERM; (trap 'exit 0' TERM; exec -a worker sleep 60) & (trap '' TERM; sleep 60 & wait) & wait"
-    )
-    tree = Tree(root.pid)
-    members(tree, 4)
-    stopper = Stopper(tree)
+def stopped(root: "subprocess.Popen[bytes]", tree: Tree, left_s: float = inf) -> list[tuple[str, int]]:
+    """Stop a run to its end; the signals that were sent, by name of the process."""
+    sent: list[tuple[str, int]] = []
+    stopper = Stopper(tree, lambda member, number: sent.append((member.command.split()[0], number)))
     assert not stopper.begun
     stopper.begin()
-    stopper.go_on()
-    assert root.poll() is None
-    end = time.monotonic() + 10
+    end = time.monotonic() + 15
     while tree.refresh() and time.monotonic() < end:
-        stopper.go_on()
+        stopper.go_on(left_s)
         root.poll()
         time.sleep(0.05)
     assert not tree.members
     tree.close()
+    return sent
+
+
+def test_a_shell_s_programs_are_asked_first_then_all_then_force(bystander, monkeypatch):
+    monkeypatch.setattr(stop, "LEAST_S", 0.3)
+    root = start(
+        "trap '' TERM; (trap 'exit 0' TERM; exec -a worker sleep 60) & (trap '' TERM; exec -a deaf sleep 60) & wait"
+    )
+    tree = Tree(root.pid)
+    members(tree, 3)
+    sent = stopped(root, tree, left_s=0.0)
+    assert {name for name, _ in sent[:2]} == {"worker", "deaf"}
+    assert [number for _, number in sent] == [15, 15, 15, 9, 9]
     assert root.wait(5) == -signal.SIGKILL
+
+
+def test_a_program_that_saves_is_told_once_and_its_shell_ends_by_itself(bystander, tmp_path):
+    code = (
+        "import signal, sys, time\n"
+        "def save(n, f): time.sleep(1.5); print('saved', flush=True); sys.exit(3)\n"
+        "signal.signal(signal.SIGTERM, save); print('up', flush=True); time.sleep(60)"
+    )
+    root = start(f"set -o pipefail; {sys.executable} -c \"{code}\" | exec -a tee cat > {tmp_path}/log; exit $?")
+    tree = Tree(root.pid)
+    until(lambda: (tmp_path / "log").exists() and (tmp_path / "log").read_text() == "up\n")
+    sent = stopped(root, tree)
+    assert [(name, number) for name, number in sent if name == "tee" or number != 15] == []
+    assert len(sent) == 1
+    assert (tmp_path / "log").read_text() == "up\nsaved\n"
+    assert root.wait(5) == 3
+
+
+def test_what_a_shell_starts_while_it_is_stopped_is_told_too(bystander):
+    root = start("exec -a first sleep 60 & wait $!; (exec -a second sleep 60); exit 4")
+    tree = Tree(root.pid)
+    members(tree, 2)
+    sent = stopped(root, tree)
+    assert [number for _, number in sent] == [15, 15]
+    assert root.wait(5) == 4
+
+
+@pytest.mark.parametrize("left", [10.0, 40.0, 2.5])
+def test_all_is_over_before_the_limit_is_reached(left):
+    for most in (stop.ALL_S, stop.FORCE_S):
+        waited = 0.0
+        while waited < patience(left - waited, most):
+            waited += 0.1
+        left -= waited
+        assert left > 0
+
+
+def test_without_a_limit_in_sight_there_is_time_for_a_save():
+    assert (patience(inf, stop.ALL_S), patience(1800.0, stop.ALL_S), patience(inf, stop.FORCE_S)) == (300, 300, 60)
+
+
+def ray_tree() -> list[Member]:
+    rows = (
+        (1, 0, "bash", "bash run.sh", "root"),
+        (2, 1, "ray", "/venv/bin/python3 /venv/bin/ray job submit --address=http://127.0.0.1:8265 -- python3 a.py"),
+        (3, 9, "raylet", "/ray/raylet --node_ip_address=1", "Ray session"),
+        (4, 3, "ray::JobSuperv", "ray::JobSupervisor"),
+        (5, 4, "sh", "/bin/sh -c cd /a && python3 train.py"),
+        (6, 5, "python3", "python3 train.py"),
+        (7, 4, "sh", "/bin/sh -c while kill -s 0 4; do sleep 1; done; kill -9 -5"),
+        (8, 7, "sleep", "sleep 1"),
+        (9, 3, "ray::Trainer.t", "ray::Trainer.train"),
+    )
+    return [Member(row[0], 1, row[1], row[2], row[3], row[4] if len(row) > 4 else "child") for row in rows]
+
+
+def test_of_a_job_of_ray_its_driver_is_told_and_not_what_shows_it():
+    def streams(pid: int) -> tuple[str, ...]:
+        return ()
+
+    assert [each.command for each in programs(ray_tree(), 1, streams)] == ["python3 train.py"]
+    elsewhere = [each for each in ray_tree() if each.pid < 3]
+    assert [each.pid for each in programs(elsewhere, 1, streams)] == [2]
 
 
 def test_what_is_left_of_a_run_is_ended(bystander):
