@@ -112,7 +112,7 @@ class Guard:
         self._pressure: deque[tuple[float, float]] = deque(maxlen=64)
         self._last: Frame | None = None
         self.left_s = inf
-        """Seconds until a limit is reached, as the alarms of the last frame have it; infinite without one that grows."""
+        """Seconds until a limit is reached, as the alarms of the last frame have it; infinite where none tells."""
 
     @property
     def forecasts(self) -> tuple[Forecast, ...]:

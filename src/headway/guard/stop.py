@@ -18,7 +18,7 @@ SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh", "busybox"})
 _SUBMITS = re.compile(r"(?:^|/)ray job submit(?:\s|$)")
 _SUPERVISES = re.compile(r"^ray::\S*JobSupervisor")
 _WAITS = re.compile(r"while kill -s 0 \d+; do sleep 1; done; kill -9 ")
-"""Of `ray job submit` (ray 2.49 to 2.60): what only shows a job, what starts its driver, and what waits beside that."""
+"""Of a job of Ray (2.49 to 2.60): what only shows it, what starts its driver, and what waits beside that."""
 
 
 def patience(left_s: float, most_s: float) -> float:
@@ -99,7 +99,7 @@ class Stopper:
     others are told too, and when that time is over all are killed. `on_sent` learns of each signal that was sent.
     """
 
-    def __init__(self, tree: Tree, on_sent: Callable[[Member, int], None] = lambda member, number: None) -> None:
+    def __init__(self, tree: Tree, on_sent: Callable[[Member, int], object] | None = None) -> None:
         self._tree, self._on_sent, self._files = tree, on_sent, ProcessFiles()
         self._programs: tuple[Member, ...] = ()
         self._done: set[tuple[int, int, int]] = set()
@@ -154,7 +154,7 @@ class Stopper:
             key = member.pid, member.start, number
             if key not in self._done:
                 self._done.add(key)
-                if signal_member(member, number, self._files):
+                if signal_member(member, number, self._files) and self._on_sent is not None:
                     self._on_sent(member, number)
 
 

@@ -72,7 +72,7 @@ def test_a_program_that_saves_is_told_once_and_its_shell_ends_by_itself(bystande
         "def save(n, f): time.sleep(1.5); print('saved', flush=True); sys.exit(3)\n"
         "signal.signal(signal.SIGTERM, save); print('up', flush=True); time.sleep(60)"
     )
-    root = start(f"set -o pipefail; {sys.executable} -c \"{code}\" | exec -a tee cat > {tmp_path}/log; exit $?")
+    root = start(f'set -o pipefail; {sys.executable} -c "{code}" | exec -a tee cat > {tmp_path}/log; exit $?')
     tree = Tree(root.pid)
     until(lambda: (tmp_path / "log").exists() and (tmp_path / "log").read_text() == "up\n")
     sent = stopped(root, tree)

@@ -19,7 +19,8 @@ def unified_machine(total: int, tolerance: float) -> str:
 
 
 def _find(case: Case) -> Claim | None:
-    if (stopped := of_stop(case, ".unified", "forecast", "fast rise", "near the limit", "memory pressure")) is not None:
+    stopped = of_stop(case, ".unified", "forecast", "fast rise", "near the limit", "memory pressure")
+    if stopped is not None:
         return stopped
     refused = case.first("nv-no-memory")
     if refused is not None and case.mechanism == "device-allocation-failure":
