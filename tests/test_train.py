@@ -188,7 +188,17 @@ def test_json_prints_the_summary_alone(train: Train, capsys: pytest.CaptureFixtu
 
 
 def test_force_starts_what_does_not_fit(train: Train) -> None:
-    assert train("memory.limit=100MiB", options=("--force",))[0] == 0
+    assert train("memory.limit=100MiB", "guard.policy=observe", options=("--force",))[0] == 0
+
+
+def test_what_is_forced_is_guarded(train: Train, capsys: pytest.CaptureFixture[str]) -> None:
+    code, output = train("memory.limit=100MiB", "train.steps=2000", "output.save_every=0", options=("--force",))
+    assert code == 5
+    summary = json.loads((output / "summary.json").read_text())
+    assert summary["exit_reason"] == "guard"
+    assert summary["guard"]["stop"] == 1
+    assert (output / f"checkpoints/step-{summary['steps']:06d}").is_dir()
+    assert "memory.limit" in capsys.readouterr().out
 
 
 def test_an_allocation_that_fails_names_the_phase_and_the_key(

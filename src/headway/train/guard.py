@@ -3,7 +3,6 @@
 import os
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
@@ -28,8 +27,8 @@ STOPPED = "guard"
 class Guarded:
     """What a run is held against beside the machine's own counters, in bytes.
 
-    `limit` is the RunSpec's `memory.limit` for the process tree, None where there is none or where the user started
-    the run although its plan is over it; `planned` the plan's upper bound by pool.
+    `limit` is the RunSpec's `memory.limit` for the process tree, None where there is none; `planned` the plan's upper
+    bound by pool.
 
     >>> Guarded(None, {"node[0].host": 2 << 30}).limit
     """
@@ -65,7 +64,6 @@ class Watch:
         self._machine, self._limit = machine, guarded.limit
         self._decided, self._foreseen, self._stop = decided, foreseen, stop
         self.rewards: Callable[[], tuple[int, ...]] = tuple
-        self.done: Counter[str] = Counter()
         self.where: tuple[str | None, int | None] = (None, None)
         self._waiting: list[Action] = []
         self._told: int | None = None
@@ -133,7 +131,6 @@ class Watch:
 
     def _act(self, frame: Frame) -> None:
         for action in self._guard.see(frame):
-            self.done[action.name] += not action.dry
             self._decided(action)
             if action.dry or action.name == "warn":
                 continue

@@ -111,6 +111,20 @@ class RunFolder:
         rows = [json.loads(line) for line in self.evaluations.read_text().splitlines() if _step(line) == step]
         return rows[-1] if rows else None
 
+    def attempts(self) -> list[dict[str, Any]]:
+        """What the guard did in each process of the run, the first first: when it began (`t`, Unix time), its `pid`,
+        and how often each action was done (`guard`). Of a process that was killed too."""
+        found: list[dict[str, Any]] = []
+        with self.recording.open("rb") as file:
+            for line in file:
+                row = _row(line) if line.startswith(_ATTEMPT) else {}
+                if row.get("kind") == "header":
+                    found.append({"t": row["t"], "pid": row["pid"], "guard": {}})
+                elif found and row and not row["dry"]:
+                    done = found[-1]["guard"]
+                    done[row["name"]] = done.get(row["name"], 0) + 1
+        return found
+
     def total(self, metric: str) -> int:
         """A count of metrics.jsonl over all steps recorded."""
         if not self.metrics.exists():
@@ -129,6 +143,19 @@ def write_text(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.write_text(text)
     temporary.replace(path)
+
+
+_ATTEMPT = (b'{"kind": "header"', b'{"kind": "action"')
+"""How the lines of a recording begin that tell of its processes; the others are not parsed."""
+
+
+def _row(line: bytes) -> dict[str, Any]:
+    """The record on a line; nothing for a line that a killed process left unfinished."""
+    try:
+        row: dict[str, Any] = json.loads(line)
+    except ValueError:
+        return {}
+    return row
 
 
 def _step(line: str) -> float:

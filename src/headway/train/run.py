@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -80,7 +81,7 @@ def opened(folder: RunFolder) -> Iterator[None]:
 def summarise(job: Job, reason: str, ledger: Ledger) -> dict[str, Any]:
     """The contents of summary.json. Bytes are of the whole process tree, predicted and measured alike."""
     pool = ledger.pools()[0]
-    peaks = job.recorder.peaks()
+    peaks, attempts = job.recorder.peaks(), job.folder.attempts()
     return {
         "steps": job.progress.step,
         "seconds": round(job.elapsed(), 3),
@@ -88,7 +89,8 @@ def summarise(job: Job, reason: str, ledger: Ledger) -> dict[str, Any]:
         "signal": None if job.stop.signal is None else int(job.stop.signal),
         "eval_before": job.folder.evaluation(0),
         "eval_after": job.folder.evaluation(job.progress.step),
-        "guard": dict(job.watch.done),
+        "guard": dict(sum((Counter(each["guard"]) for each in attempts), Counter())),
+        "attempts": attempts,
         "dropped_samples": job.folder.total("dropped"),
         "dropped_long_prompts": job.problems.dropped_long,
         "reward_failures": dict(job.scorer.failures),
@@ -102,11 +104,9 @@ def summarise(job: Job, reason: str, ledger: Ledger) -> dict[str, Any]:
 
 
 def guarded(spec: RunSpec, ledger: Ledger) -> Guarded:
-    """What the guard holds the run against. A `memory.limit` that the plan is over was waived by who started it."""
-    planned = {pool: ledger.upper(pool) for pool in ledger.pools()}
-    limit = spec.memory.limit
-    waived = limit is not None and ledger.peak(ledger.pools()[0]).bytes > limit
-    return Guarded(None if waived else limit, planned)
+    """What the guard holds the run against. A plan that is over `memory.limit` waives nothing: who starts such a run
+    has all the more need of the stop before the limit."""
+    return Guarded(spec.memory.limit, {pool: ledger.upper(pool) for pool in ledger.pools()})
 
 
 def expected_peaks(ledger: Ledger) -> dict[Phase, int]:

@@ -106,6 +106,11 @@ def test_a_run_near_a_limit_is_made_smaller_saved_and_stopped_and_goes_on(
     assert train(f"train.steps={summary['steps'] + 3}", "output.save_every=1", "memory.limit=900GB") == 0
     assert len(lines(output, "smaller")) == 5
 
+    # the summary counts over all processes of the run
+    last = json.loads((output / "summary.json").read_text())
+    assert last["guard"] == summary["guard"]
+    assert [each["guard"] for each in last["attempts"]] == [summary["guard"], {}, {}, {}]
+
 
 def test_an_observing_guard_and_a_dry_one_end_nothing(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,6 +1,7 @@
 """How a run ended, and the numbers at the head of its page."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -104,11 +105,12 @@ def memory_words(history: History | None) -> str:
 
 
 def guard_words(history: History | None) -> str:
-    """What the guard did, and how often the run began again."""
+    """What the guard did in all processes of the run, and how often it began again."""
     if history is None:
         return ""
-    done = list(dict.fromkeys(each.name for each in history.actions if not each.dry))
-    words = f"The guard acted ({', '.join(done)}). " if done else ""
+    done = Counter(each.name for each in history.actions if not each.dry)
+    acted = ", ".join(name if count == 1 else f"{name} {count} times" for name, count in done.items())
+    words = f"The guard acted ({acted}). " if done else ""
     again = len(history.starts) - 1
     return words + (f"The run began again {'once' if again == 1 else f'{again} times'}. " if again > 0 else "")
 
