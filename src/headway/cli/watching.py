@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from headway import __version__
-from headway.cli.resuming import Resumer
+from headway.cli.watch_plan import WAIT_S, Plan, Planner
 from headway.errors import InputError
 from headway.guard.blackbox import BlackBox, read_blackbox
-from headway.guard.boxrecords import Begun, Note, Over
+from headway.guard.boxplan import PlannedPool, plan_of
+from headway.guard.boxrecords import Begun, Note, Over, PlanMade
 from headway.guard.child import FORWARDED, Child, Exit, terminal_size
 from headway.guard.frame import Action
 from headway.guard.policies import Guard
@@ -27,6 +28,7 @@ from headway.guard.watch import View, Watch
 from headway.reports.watch import LINE_S, StatusArea, action_line, status_line
 
 if TYPE_CHECKING:
+    from headway.cli.resuming import Resumer
     from headway.diagnose.finding import Finding
 
 TERMINATION_LOG = Path("/dev/termination-log")
@@ -59,14 +61,14 @@ class Asked(Struct, frozen=True):
         return Guard(self.policy, dry=self.dry_run or self.policy == "protect")
 
 
-def run(asked: Asked) -> int:
-    """Run the command, again where it may be; the exit code to pass on."""
+def run(asked: Asked, planner: Planner | None = None) -> int:
+    """Run the command, again where it may be; the exit code to pass on. `planner` plans it meanwhile."""
     asked.guard()  # a wrong policy is told before anything starts
-    resumer = Resumer(asked.command, Path.cwd()) if asked.restart else None
+    resumer = _resumer(asked)
     folder = asked.folder
     become_subreaper()
     with ExitStack() as stack:
-        session = _Session(asked, folder)
+        session = _Session(asked, folder, planner)
         session.signals = stack.enter_context(OwnSignals(session.on_signal, FORWARDED))
         session.serve(stack)
         command, made = list(asked.command), 0
@@ -92,6 +94,15 @@ def run(asked: Asked) -> int:
     except Exception as error:  # noqa: BLE001 - whatever the answer is, the exit code is the command's own
         session.tell(f"no answer of the doctor: {type(error).__name__}: {error}; black box: {folder}")
     return ended.status
+
+
+def _resumer(asked: Asked) -> "Resumer | None":
+    """What knows where the run goes on from; None where it is not to be restarted."""
+    if not asked.restart:
+        return None
+    from headway.cli.resuming import Resumer
+
+    return Resumer(asked.command, Path.cwd())
 
 
 def attach(asked: Asked, pid: int) -> int:
@@ -121,8 +132,10 @@ def attach(asked: Asked, pid: int) -> int:
 class _Session:
     """One call of the command: its attempts share the folder, the view, the metrics and the signals."""
 
-    def __init__(self, asked: Asked, folder: Path) -> None:
+    def __init__(self, asked: Asked, folder: Path, planner: Planner | None = None) -> None:
         self._asked, self.folder = asked, folder
+        self._planner, self._plan = planner, Plan() if planner is None else planner.result(WAIT_S)
+        self._told_plan, self._planned = False, dict[str, PlannedPool]()
         self.signals: OwnSignals | None = None
         self.view, self.asked_to_go = View(), False
         self.interrupted: str | None = None
@@ -147,19 +160,23 @@ class _Session:
 
     def open(self, command: tuple[str, ...]) -> BlackBox:
         """Begin an attempt in the black box."""
+        plan = self._plan or Plan()
         self._box = BlackBox(
             self.folder,
             Begun(
                 time.time(), command, os.getpid(), __version__, interval=self._asked.interval, cwd=os.getcwd(),
-                policy=self._asked.policy, zone=time.localtime().tm_gmtoff,
+                spec=plan.spec, ledger=plan.ledger, policy=self._asked.policy, zone=time.localtime().tm_gmtoff,
             ),
         )  # fmt: skip
+        if plan.why_not:
+            self._box.add(Note(time.time(), plan.why_not))
         return self._box
 
     def attempt(self, command: list[str], *, last: bool) -> Exit:
         """Run the command once, to its end."""
         self.asked_to_go = False
         box = self.open(tuple(command))
+        self._tell_plan()
         marker = uuid.uuid4().hex
         self._child = child = Child(
             command, self._output, {MARKER: marker}, self._area.inner_size if self._area else None,
@@ -168,8 +185,10 @@ class _Session:
         try:
             child.start()
             self.watch = Watch(child.pid, box, self._asked.guard(), self._asked.interval, marker, self.on_frame)
+            self.watch.view.planned = self._planned
             self.watch.start()
             while (ended := child.pump(PUMP_S)) is None:
+                self._look_for_plan(box)
                 self.show()
         finally:
             self._child = None
@@ -186,6 +205,32 @@ class _Session:
         if last:
             self.watch.close()
         return ended
+
+    def _look_for_plan(self, box: BlackBox) -> None:
+        """Take the plan that was not ready when the run began, as soon as it is."""
+        if self._plan is not None or self._planner is None:
+            return
+        self._plan = self._planner.result()
+        if self._plan is None:
+            return
+        if self._plan.spec or self._plan.ledger:
+            box.add(PlanMade(time.time(), self._plan.spec, self._plan.ledger))
+        if self._plan.why_not:
+            box.add(Note(time.time(), self._plan.why_not))
+        self._tell_plan()
+        self.watch.view.planned = self._planned
+
+    def _tell_plan(self) -> None:
+        """Say once what was planned, or why a launch was not, and remember it for the view."""
+        plan = self._plan
+        if plan is None or self._told_plan:
+            return
+        self._told_plan = True
+        text = plan.says or (plan.why_not if plan.launch else "")
+        if text and not self._asked.quiet:
+            self.tell(text)
+        found = plan_of(plan.ledger)
+        self._planned = {} if found is None else {pool.pool: pool for pool in found.pools}
 
     def finding(self) -> "Finding":
         """What the doctor says of the last attempt."""

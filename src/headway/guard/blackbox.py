@@ -11,6 +11,7 @@ was being written. A folder may be read while it is written.
 
 import fcntl
 import os
+import re
 import threading
 import time
 from collections import deque
@@ -39,6 +40,7 @@ from headway.guard.boxrecords import (
     Moment,
     Note,
     Over,
+    PlanMade,
     Seen,
     Sent,
     Span,
@@ -61,6 +63,10 @@ SEGMENT_BYTES, SEGMENT_S = 1 << 20, 120.0
 TIERS: tuple[tuple[float, float], ...] = ((600.0, 10.0), (3600.0, 60.0), (86400.0, 600.0))
 """Age in seconds -> seconds between the frames that are kept of what is older."""
 EVENT_BYTES = 4 << 20
+_OWN = re.compile(
+    r"\.lock|events\.jsonl|frames-[^/]*|log\.\d\.txt|attempt-\d+\.log|restart-\d+-[^/]*|report\.html|lost\+found"
+)
+"""Names that a black box has, or a fresh volume: what is left of one that was ended before its first record."""
 LOCK = ".lock"
 RECENT = 600
 """Frames that a summary keeps."""
@@ -82,6 +88,7 @@ class BlackBox:
         self._encoder = msgspec.json.Encoder()
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            _check_ours(folder)
             self._guard = _locked(folder)
             before = _attempts(folder)
             self._events = _open_to_append(folder / EVENTS)
@@ -186,6 +193,18 @@ class BlackBox:
         self._events = _open_to_append(path)
 
 
+def _check_ours(folder: Path) -> None:
+    """InputError for a folder of other things: a black box would mix with them."""
+    if is_blackbox(folder):
+        return
+    others = sorted(name for each in folder.iterdir() if not _OWN.fullmatch(name := each.name))
+    if others:
+        named = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
+        raise InputError(
+            f"{folder}: the folder holds other things ({named}) and no black box; name a new folder, or an empty one"
+        )
+
+
 def _locked(folder: Path) -> BinaryIO:
     """The lock of a folder. BlockingIOError where another process has it."""
     file = (folder / LOCK).open("ab")
@@ -259,9 +278,9 @@ class Top(Struct, frozen=True):
 class Box(Struct, frozen=True):
     """One attempt of a black box, summed up: the last frames at full rate, peaks of all, and every event.
 
-    `peaks` are by "pool name", `phases` the same for each phase. `over` is None where the end was not recorded: then
-    headway itself was killed, or still runs. `log` are the last lines of the output. `torn` counts lines that were
-    not finished.
+    `peaks` are by "pool name", `phases` the same for each phase, `tree` is the most that all processes held together.
+    `over` is None where the end was not recorded: then headway itself was killed, or still runs. `log` are the last
+    lines of the output. `torn` counts lines that were not finished.
     """
 
     folder: Path
@@ -280,6 +299,7 @@ class Box(Struct, frozen=True):
     over: Over | None
     log: tuple[str, ...]
     torn: int
+    tree: Top | None = None
 
     @property
     def last(self) -> Frame | None:
@@ -329,9 +349,12 @@ def read_blackbox(path: Path) -> Box:
     except OSError as error:
         raise InputError(f"{path}: no black box can be read there ({error.strerror})") from None
     own = events[begun[-1] :]
+    for late in own:
+        if isinstance(late, PlanMade):
+            first = replace(first, spec=late.spec, ledger=late.ledger)
     return Box(
         folder=path, begun=first, attempts=len(begun), frames=seen.frames, recent=tuple(seen.recent),
-        peaks=seen.peaks, phases=seen.phases, log=log, torn=torn + seen.torn,
+        peaks=seen.peaks, phases=seen.phases, log=log, torn=torn + seen.torn, tree=seen.tree,
         actions=tuple(each.action for each in own if isinstance(each, Acted)),
         forecasts=tuple(each for each in own if isinstance(each, Foreseen)),
         ended=tuple(each for each in own if isinstance(each, Ended)),
@@ -369,6 +392,7 @@ class _Sum:
         self.recent: deque[Frame] = deque(maxlen=RECENT)
         self.peaks: dict[str, Top] = {}
         self.phases: dict[str, dict[str, int]] = {}
+        self.tree: Top | None = None
         self._spanned = 0
 
     def add(self, moment: Moment | None) -> None:
@@ -392,6 +416,9 @@ class _Sum:
             if frame.phase is not None:
                 held = self.phases.setdefault(frame.phase, {})
                 held[name] = max(size, held.get(name, size))
+        size = sum(use.rss for use in frame.processes)
+        if size > (self.tree.bytes if self.tree else 0):
+            self.tree = Top(size, frame.t, frame.phase, frame.step)
 
     def _raise(self, name: str, top: Top) -> None:
         old = self.peaks.get(name)

@@ -21,7 +21,8 @@ PROCESSES = 10
 class Begun(Struct, frozen=True, tag="begun", tag_field="kind"):
     """An attempt begins: `pid` of headway, the command (empty where a process was attached to), how often before.
 
-    `spec` and `ledger` are what was planned, as text, where that is known; `interval` the seconds between frames.
+    `spec` is what was read of the run and `ledger` its plan, as text, where they were known before it began;
+    `interval` the seconds between frames.
     `zone`: seconds by which local time was ahead of UTC, so that the output's own dates can be compared.
     """
 
@@ -37,6 +38,14 @@ class Begun(Struct, frozen=True, tag="begun", tag_field="kind"):
     policy: str = ""
     zone: int = 0
     format: int = FORMAT
+
+
+class PlanMade(Struct, frozen=True, tag="plan", tag_field="kind"):
+    """The plan of the attempt, which was ready only when it had begun: `spec` and `ledger` as in `Begun`."""
+
+    t: float
+    spec: str
+    ledger: str
 
 
 class Seen(Struct, frozen=True, tag="frame", tag_field="kind"):
@@ -140,14 +149,14 @@ class Over(Struct, frozen=True, tag="over", tag_field="kind"):
 
 Moment = Seen | Span | Mark
 """What is thinned."""
-Event = Begun | Acted | Foreseen | Ended | Sent | Counted | Note | Over
+Event = Begun | PlanMade | Acted | Foreseen | Ended | Sent | Counted | Note | Over
 """What is not."""
 
 MOMENT_LINES = msgspec.json.Decoder(Moment)
 EVENT_LINES = msgspec.json.Decoder(Event)
 Record = TypeVar("Record", Event, Moment)
 _KINDS = frozenset({
-    "begun", "frame", "span", "mark", "action", "forecast", "ended", "signal", "counters", "note", "over",
+    "begun", "plan", "frame", "span", "mark", "action", "forecast", "ended", "signal", "counters", "note", "over",
 })  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from headway.guard import boxrecords as records
 from headway.guard import senders
 from headway.guard.blackbox import BlackBox
+from headway.guard.boxplan import PlannedPool
 from headway.guard.forecast import Forecast
 from headway.guard.frame import Action, Frame
 from headway.guard.frames import Frames, interval
@@ -30,14 +31,15 @@ MOST_NAMES = 20_000
 
 
 class View(Struct):
-    """What somebody who looks at a run sees: the last frame, what was foreseen, what the guard decided last, and how
-    often it decided each."""
+    """What somebody who looks at a run sees: the last frame, what was foreseen, what the guard decided last, how
+    often it decided each, and what was planned, by pool."""
 
     frame: Frame | None = None
     forecasts: tuple[Forecast, ...] = ()
     actions: list[Action] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
     trouble: str = ""
+    planned: dict[str, PlannedPool] = field(default_factory=dict)
 
 
 class _Looks(Tree):

@@ -2,11 +2,12 @@
 
 import io
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from rich.console import Console, Group
 from rich.text import Text
 
+from headway.guard.boxplan import PlannedPool
 from headway.guard.frame import Action, Frame, Gauge
 from headway.guard.watch import View
 from headway.reports.widgets import Bar
@@ -16,6 +17,8 @@ ROWS, LEAST_ROWS = 7, 16
 """Rows of the view, and of a terminal that has room for it."""
 LINE_S = 600.0
 """Seconds between status lines where there is no terminal."""
+PLAN_CELLS = 12
+"""Columns that a bar gives to the planned peak beside it."""
 PROCESSES = 2
 NAME = 44
 
@@ -38,9 +41,27 @@ def where(frame: Frame) -> str:
     return f"{frame.phase} of {step}" if step else frame.phase
 
 
-def _gauge_text(gauge: Gauge) -> str:
+def _gauge_text(gauge: Gauge, planned: Mapping[str, PlannedPool]) -> str:
     of = "" if gauge.limit is None else f" of {format_bytes(gauge.limit)} ({gauge.used / gauge.limit:.0%})"
-    return f"{gauge.pool} {gauge.name} {format_bytes(gauge.used)}{of}"
+    return f"{gauge.pool} {gauge.name} {format_bytes(gauge.used)}{of}{plan_text(planned.get(gauge.pool))}"
+
+
+def plan_text(pool: PlannedPool | None) -> str:
+    """The planned peak of a pool in a few characters: what is expected, and at most.
+
+    >>> from headway.guard.boxplan import Worst
+    >>> plan_text(PlannedPool("node[0].host", "fits", 41 << 30, 50000000000, Worst("train", 2)))
+    ', plan 41.0-46.6 GiB'
+    >>> plan_text(None)
+    ''
+    """
+    if pool is None:
+        return ""
+    size, unit = (1 << 30, "GiB") if pool.upper_bytes >= 1 << 30 else (1 << 20, "MiB")
+    low, high = (
+        f"{each / size:.{1 if each < 100 * size else 0}f}" for each in (pool.expected_bytes, pool.upper_bytes)
+    )
+    return f", plan {low if low == high else f'{low}-{high}'} {unit}"
 
 
 def status_line(view: View, now: float | None = None) -> str:
@@ -54,7 +75,7 @@ def status_line(view: View, now: float | None = None) -> str:
     clock = time.strftime("%H:%M", time.localtime(now) if now is None else time.gmtime(now))
     if frame is None:
         return f"headway {clock} {view.trouble or 'nothing seen yet'}"
-    parts = [where(frame), *(_gauge_text(gauge) for gauge in gauges_shown(frame, 2))]
+    parts = [where(frame), *(_gauge_text(gauge, view.planned) for gauge in gauges_shown(frame, 2))]
     if frame.processes:
         first = frame.processes[0]
         parts.append(f"{len(frame.processes)} processes, largest {first.name} {format_bytes(first.rss)}")
@@ -70,7 +91,8 @@ def action_line(action: Action) -> str:
 
 
 def render(view: View, width: int) -> Group:
-    """The rows of the view: where the run stands, pools against limits, the largest processes, what is foreseen."""
+    """The rows of the view: where the run stands, pools against limits and the plan, the largest processes, what is
+    foreseen. A mark in a bar is the most that was planned."""
     return Group(*_rows(view, width))
 
 
@@ -86,9 +108,11 @@ def _rows(view: View, width: int) -> Iterator[Text]:
     for gauge in gauges_shown(frame, 2):
         share = gauge.used / (gauge.limit or 1)
         style = "red" if share > 0.95 else "yellow" if share > 0.85 else "green"
-        bar = Bar(gauge.used, gauge.used, None, gauge.limit or 1, style).text(max(8, width // 4))
+        planned = view.planned.get(gauge.pool)
+        mark, cells = (None, width // 4) if planned is None else (planned.upper_bytes, width // 4 - PLAN_CELLS)
+        bar = Bar(gauge.used, gauge.used, mark, gauge.limit or 1, style, "bold").text(max(8, cells))
         yield Text.assemble(f"{gauge.pool} {gauge.name}"[:24].ljust(25), bar, f" {format_bytes(gauge.used)} of "
-                            f"{format_bytes(gauge.limit or 0)} ({share:.0%})")  # fmt: skip
+                            f"{format_bytes(gauge.limit or 0)} ({share:.0%}){plan_text(planned)}")  # fmt: skip
     held = [f"{use.name[:NAME]} {format_bytes(use.rss)}" for use in frame.processes[:PROCESSES]]
     if held:
         yield Text(f"{len(frame.processes)} processes: {', '.join(held)}", style="dim")

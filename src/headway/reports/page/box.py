@@ -26,6 +26,7 @@ from headway.guard.boxrecords import (
     Moment,
     Note,
     Over,
+    PlanMade,
     Seen,
     Sent,
     Span,
@@ -93,6 +94,7 @@ class _Reader:
     def __init__(self) -> None:
         self._tracks, self._bad = Tracks(), 0
         self._begun: Begun | None = None
+        self._plan = ""
         self._attempts = 0
         self._over: Over | None = None
         self._phase: tuple[str, int | None, float] | None = None
@@ -132,7 +134,10 @@ class _Reader:
                 self._close()
                 self._tracks.clock.begin(record.t, record.pid)
                 self._begun, self._over, self._attempts = record, None, self._attempts + 1
+                self._plan = record.ledger
                 self._step = None
+            case PlanMade():
+                self._plan = record.ledger
             case Seen():
                 self._frame(record.frame)
             case Span():
@@ -247,7 +252,7 @@ class _Reader:
             actions=tuple(tracks.actions), held=tracks.held, passes=tracks.passes, phase_seconds=tracks.seconds,
             peak=self._peak, stopped=where, exit=_ended(code, killer), exit_code=code,
             command="" if begun is None else shlex.join(begun.command)[:2000],
-            ledger="" if begun is None else begun.ledger, facts=facts, log=log, notes=tuple(notes),
+            ledger=self._plan, facts=facts, log=log, notes=tuple(notes),
         )  # fmt: skip
 
 
