@@ -83,7 +83,7 @@ def diagnosed(
     from headway.diagnose.causes import UNKNOWN
     from headway.diagnose.compare import compare
     from headway.diagnose.doctor import diagnose
-    from headway.diagnose.run_facts import due, other_starts, resume
+    from headway.diagnose.run_facts import due, from_spec, merged, other_starts, resume
     from headway.diagnose.sources import sources_of
     from headway.errors import InputError
 
@@ -92,7 +92,10 @@ def diagnosed(
     told = _recordings([source.name for source in sources])
     # a recording's header describes every limit of the machine, which is no evidence that one was reached
     sources = [source for source in sources if source.name not in told]
-    recorded = [*told.values(), *_boxes(logs + runs)]
+    boxes = _boxes(logs + runs)
+    if script is None and boxes and boxes[-1].spec:
+        settings = merged(from_spec(boxes[-1].spec), settings)
+    recorded = [*told.values(), *boxes]
     if recorded:
         settings = replace(settings, phase=recorded[-1].phase, step=recorded[-1].step)
     found = diagnose(sources, settings)
@@ -114,6 +117,10 @@ def diagnosed(
         host, keys = host_memory(changes)
         workload = apply(settings.workload, keys)
         found = with_plan(found, workload, find_machine(machine, host, ray=workload.ray))
+    elif boxes and not changes:
+        from headway.diagnose.planned import with_kept_plan
+
+        found = with_kept_plan(found, boxes[-1].ledger)
     elif changes:
         raise InputError(f"--set {changes[0]}: changes the plan, and none is made without --script and --machine")
     return found

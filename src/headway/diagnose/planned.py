@@ -7,8 +7,9 @@ from msgspec.structs import replace
 
 from headway.diagnose.finding import Diagnosis
 from headway.errors import InputError
-from headway.facts.machine import Machine
+from headway.facts.machine import Limit, Machine
 from headway.facts.workload import Workload
+from headway.guard.boxplan import PlannedLimit, plan_of
 from headway.units import format_bytes
 
 if TYPE_CHECKING:
@@ -27,14 +28,13 @@ def with_plan(diagnosis: Diagnosis, workload: Workload, machine: Machine) -> Dia
     except InputError as error:
         return replace(diagnosis, notes=(*diagnosis.notes, f"the run cannot be planned: {error}"))
     lines = [f"the plan on {machine.name}: {planned.outcome.kind}"]
-    for pool in planned.outcome.pools:
-        limit = (
-            "no limit is known" if pool.limit is None else f"{pool.limit.name} at {format_bytes(pool.limit.bytes)}"
+    lines += [
+        _line(
+            pool.pool, (pool.peak.bytes, pool.upper), f"{pool.peak.phase} of step {pool.peak.step}", pool.limit,
+            pool.kind,
         )
-        lines.append(
-            f"{pool.pool}: {format_bytes(pool.peak.bytes)} expected, {format_bytes(pool.upper)} at most, in phase "
-            f"{pool.peak.phase} of step {pool.peak.step}; {limit}: {pool.kind}"
-        )
+        for pool in planned.outcome.pools
+    ]  # fmt: skip
     remedies: tuple[Mapping[str, object], ...] = tuple(
         {
             "text": remedy.text, "verdict": remedy.kind, "pool": remedy.pool, "before_bytes": remedy.before_bytes,
@@ -43,6 +43,37 @@ def with_plan(diagnosis: Diagnosis, workload: Workload, machine: Machine) -> Dia
         for remedy in planned.advice.remedies[:MOST]
     )  # fmt: skip
     return replace(diagnosis, context=(*diagnosis.context, *lines), remedies=(*remedies, *_more(diagnosis, planned)))
+
+
+def with_kept_plan(diagnosis: Diagnosis, ledger: str) -> Diagnosis:
+    """The diagnosis with the plan that a black box holds, which was made before the run; as it is without one."""
+    plan = plan_of(ledger)
+    if plan is None:
+        return diagnosis
+    lines = [f"the plan before the run, on {plan.machine}: {plan.verdict}", *plan.refusals]
+    lines += [
+        _line(
+            pool.pool, (pool.expected_bytes, pool.upper_bytes), f"{pool.worst.phase} of step {pool.worst.step}",
+            pool.limits[0] if pool.limits else None, pool.verdict,
+        )
+        for pool in plan.pools
+    ]  # fmt: skip
+    remedies: tuple[Mapping[str, object], ...] = tuple(
+        {
+            "text": remedy.text, "verdict": remedy.verdict, "pool": remedy.pool,
+            "before_bytes": remedy.before.expected_bytes, "after_bytes": remedy.after.expected_bytes,
+            "cost": remedy.cost,
+        }
+        for remedy in plan.remedies[:MOST]
+    )  # fmt: skip
+    return replace(diagnosis, context=(*diagnosis.context, *lines), remedies=remedies)
+
+
+def _line(pool: str, sizes: tuple[int, int], where: str, limit: Limit | PlannedLimit | None, kind: str) -> str:
+    """A pool's plan: what is expected and at most, in which phase, against the limit that is reached first."""
+    of = "no limit is known" if limit is None else f"{limit.name} at {format_bytes(limit.bytes)}"
+    expected, upper = map(format_bytes, sizes)
+    return f"{pool}: {expected} expected, {upper} at most, in phase {where}; {of}: {kind}"
 
 
 def _more(diagnosis: Diagnosis, planned: "Planned") -> Iterator[Mapping[str, object]]:

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from headway.diagnose.settings import Settings
@@ -9,7 +11,7 @@ from headway.errors import InputError
 from headway.facts import shapes
 from headway.facts.shapes import ModelShape
 from headway.facts.workload import Workload
-from headway.foreign.found import Found
+from headway.foreign.found import Found, Setting
 
 MARKS = (b" arguments ----", b"Namespace(", b"'actor_rollout_ref'", b"GRPOConfig(", b"TrainingArguments(")
 TOLD = ("intervals",)
@@ -48,6 +50,37 @@ def from_log(path: Path) -> Settings | None:
 
     found = read_log(start.decode(errors="replace"), str(path))
     return None if found is None else _settings(found, _workload(found), str(path))
+
+
+def from_spec(text: str) -> Settings:
+    """Settings that a black box keeps of a launch, as it was read before the run; none of another text."""
+    try:
+        kept = msgspec.json.decode(text, type=_Kept)
+    except (msgspec.MsgspecError, RecursionError):
+        return Settings()
+    found = Found(str(kept.settings.get("system") or ""), kept.settings, kept.derived, kept.unknown)
+    notes = [note for note in kept.lint if note.severity != "note" or note.rule in TOLD]
+    said = tuple(f"{Path(note.file).name}:{note.line} {note.text}" for note in notes if note.rule not in UNTOLD)
+    return replace(_settings(found, None, ""), lints=said)
+
+
+class _KeptNote(Struct, frozen=True):
+    """A note of the lint."""
+
+    rule: str
+    severity: str
+    file: str
+    line: int
+    text: str
+
+
+class _Kept(Struct, frozen=True):
+    """What `headway plan --settings --json` prints, as far as it is needed here."""
+
+    settings: dict[str, Setting]
+    derived: dict[str, Setting] = {}
+    unknown: dict[str, str] = {}
+    lint: tuple[_KeptNote, ...] = ()
 
 
 def _shape(found: Found) -> ModelShape | None:

@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from headway.errors import InputError
 from headway.guard.boxlog import LogTail, ends_unfinished, last_lines, move_old_logs, write_all
+from headway.guard.boxplan import run_use
 from headway.guard.boxrecords import (
     EVENT_LINES,
     EVENTS,
@@ -278,7 +279,7 @@ class Top(Struct, frozen=True):
 class Box(Struct, frozen=True):
     """One attempt of a black box, summed up: the last frames at full rate, peaks of all, and every event.
 
-    `peaks` are by "pool name", `phases` the same for each phase, `tree` is the most that all processes held together.
+    `peaks` are by "pool name", `phases` the same for each phase, `uses` what the run held of each pool at most.
     `over` is None where the end was not recorded: then headway itself was killed, or still runs. `log` are the last
     lines of the output. `torn` counts lines that were not finished.
     """
@@ -299,7 +300,7 @@ class Box(Struct, frozen=True):
     over: Over | None
     log: tuple[str, ...]
     torn: int
-    tree: Top | None = None
+    uses: Mapping[str, Top] = field(default_factory=dict)
 
     @property
     def last(self) -> Frame | None:
@@ -354,7 +355,7 @@ def read_blackbox(path: Path) -> Box:
             first = replace(first, spec=late.spec, ledger=late.ledger)
     return Box(
         folder=path, begun=first, attempts=len(begun), frames=seen.frames, recent=tuple(seen.recent),
-        peaks=seen.peaks, phases=seen.phases, log=log, torn=torn + seen.torn, tree=seen.tree,
+        peaks=seen.peaks, phases=seen.phases, log=log, torn=torn + seen.torn, uses=seen.uses,
         actions=tuple(each.action for each in own if isinstance(each, Acted)),
         forecasts=tuple(each for each in own if isinstance(each, Foreseen)),
         ended=tuple(each for each in own if isinstance(each, Ended)),
@@ -392,7 +393,7 @@ class _Sum:
         self.recent: deque[Frame] = deque(maxlen=RECENT)
         self.peaks: dict[str, Top] = {}
         self.phases: dict[str, dict[str, int]] = {}
-        self.tree: Top | None = None
+        self.uses: dict[str, Top] = {}
         self._spanned = 0
 
     def add(self, moment: Moment | None) -> None:
@@ -416,9 +417,9 @@ class _Sum:
             if frame.phase is not None:
                 held = self.phases.setdefault(frame.phase, {})
                 held[name] = max(size, held.get(name, size))
-        size = sum(use.rss for use in frame.processes)
-        if size > (self.tree.bytes if self.tree else 0):
-            self.tree = Top(size, frame.t, frame.phase, frame.step)
+        for name, size in run_use(frame).items():
+            if name not in self.uses or size > self.uses[name].bytes:
+                self.uses[name] = Top(size, frame.t, frame.phase, frame.step)
 
     def _raise(self, name: str, top: Top) -> None:
         old = self.peaks.get(name)

@@ -3,6 +3,8 @@
 import msgspec
 from msgspec import Struct
 
+from headway.guard.frame import Frame
+
 LEDGER_BYTES, SPEC_BYTES = 512 << 10, 128 << 10
 """Bytes of the plan, and of what was read of the command, that a black box keeps; larger ones are left out."""
 
@@ -92,3 +94,26 @@ def plan_of(ledger: str) -> BoxPlan | None:
         return _DECODER.decode(ledger)
     except (msgspec.MsgspecError, RecursionError):
         return None
+
+
+def run_use(frame: Frame) -> dict[str, int]:
+    """What a run held of each pool at most, in bytes, to be put beside its plan.
+
+    A node's gauges count other programs too, and the sum of resident memory counts shared pages in each process: of a
+    host the least of them is taken. What a device or a unified memory is used for is told by no process, so there the
+    gauge counts.
+
+    >>> from headway.guard.frame import Gauge, ProcessUse
+    >>> gauges = (Gauge("node[0].host", "node", 9, 99), Gauge("node[0].device[0]", "device", 5, 80))
+    >>> run_use(Frame(0.0, gauges, (ProcessUse(7, 1, "python3", 4),)))
+    {'node[0].host': 4, 'node[0].device[0]': 5}
+    """
+    found: dict[str, int] = {}
+    for gauge in frame.gauges:
+        host = gauge.pool.endswith(".host")
+        before = found.get(gauge.pool, gauge.used)
+        found[gauge.pool] = min(before, gauge.used) if host else max(before, gauge.used)
+    tree = sum(use.rss for use in frame.processes)
+    return {
+        pool: min(used, tree) if pool.endswith(".host") and frame.processes else used for pool, used in found.items()
+    }

@@ -16,8 +16,10 @@ from headway.diagnose.sign import Sign
 from headway.diagnose.sources import opener, text_source
 from headway.guard.blackbox import Box, is_written, read_blackbox
 from headway.guard.boxlog import logs_of
+from headway.guard.boxplan import plan_of
 from headway.guard.boxrecords import Ended, Sent
 from headway.guard.frame import Action
+from headway.guard.raylogs import kept
 from headway.units import format_bytes
 
 NAME = "black-box"
@@ -93,14 +95,31 @@ def read_box(folder: Path) -> tuple[Box, Recorded]:
     box = read_blackbox(folder)
     last = box.last
     lines = tuple(f"{folder.name}: {line}" for line in _about(box))
-    return box, Recorded((last and last.phase) or "", last.step if last else None, lines, _how(box))
+    phase, step = (last and last.phase) or "", last.step if last else None
+    return box, Recorded(phase, step, lines, _how(box), box.begun.spec, box.begun.ledger)
 
 
 def box_sources(folder: Path, run: int = 0) -> list[Source]:
     """The output that the box kept, and what it saw, as sources. InputError where it cannot be read."""
     box = read_blackbox(folder)
     logs = [Source(str(path), opener(path), run) for path in logs_of(folder) if path.stat().st_size]
-    return [*logs, text_source(str(folder / NAME), "\n".join(told(box)) + "\n", run)]
+    ray = [Source(str(path), opener(path), run) for path in _session_logs(box)]
+    return [*logs, *ray, text_source(str(folder / NAME), "\n".join(told(box)) + "\n", run)]
+
+
+def _session_logs(box: Box) -> Iterator[Path]:
+    """What was kept of Ray's own logs; nothing of a run that ended well, in which they tell of a teardown only. A
+    driver's log that the command has printed is left out."""
+    over = box.over
+    well = over is not None and over.code == 0 and not killed_from_outside(box)
+    if well and not any(action.name == "stop" and not action.dry for action in box.actions):
+        return
+    printed = set(box.log)
+    for path in kept(box.folder):
+        lines = path.read_text(errors="replace").splitlines() if path.name.startswith("job-driver-") else []
+        last = next((line for line in reversed(lines) if line.strip()), None)
+        if last is None or last not in printed:
+            yield path
 
 
 def told(box: Box) -> Iterator[str]:
@@ -240,6 +259,20 @@ def _how(box: Box) -> str:
     return f"The command ended with exit code {box.over.code}; why is not in what was read."
 
 
+def _over_plan(box: Box) -> Iterator[str]:
+    """The pools of which the run held more than was planned at most."""
+    plan = plan_of(box.begun.ledger)
+    for pool in () if plan is None else plan.pools:
+        held = box.uses.get(pool.pool)
+        if held is not None and held.bytes > pool.upper_bytes > 0:
+            where = f" in {held.phase}" if held.phase else ""
+            where += f" of step {held.step}" if held.step is not None else ""
+            yield (
+                f"{pool.pool} held {held.bytes / pool.upper_bytes:.2g}x what was planned at most: "
+                f"{format_bytes(held.bytes)}{where}, planned {format_bytes(pool.upper_bytes)}"
+            )
+
+
 def _about(box: Box) -> Iterator[str]:
     """What the box says of the run, for people."""
     if box.over is not None and box.over.signal is not None:
@@ -251,6 +284,7 @@ def _about(box: Box) -> Iterator[str]:
             each for each in (top.phase and f"in {top.phase}", top.step is not None and f"of step {top.step}") if each
         )
         yield f"{name} counted {format_bytes(top.bytes)} at most{' ' + where if where else ''}"
+    yield from _over_plan(box)
     last = box.last
     if last is not None:
         ended = box.over.t if box.over is not None else None

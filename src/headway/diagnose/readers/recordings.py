@@ -20,13 +20,16 @@ START = 4096
 class Recorded(Struct, frozen=True):
     """What a recording tells of a run's end. `phase` is the one that was not finished, or the last that was.
 
-    `ended` is a sentence on how the run ended, as whoever recorded it saw that; empty where nobody did.
+    `ended` is a sentence on how the run ended, as whoever recorded it saw that; empty where nobody did. `spec` and
+    `ledger` are what was read of the run and planned, as a black box has them.
     """
 
     phase: str
     step: int | None
     lines: tuple[str, ...]
     ended: str = ""
+    spec: str = ""
+    ledger: str = ""
 
 
 def read(path: Path) -> Recorded | None:

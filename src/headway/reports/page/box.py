@@ -12,6 +12,7 @@ import msgspec
 from headway.errors import InputError
 from headway.guard.blackbox import is_blackbox
 from headway.guard.boxlog import last_lines
+from headway.guard.boxplan import run_use
 from headway.guard.boxrecords import (
     EVENT_LINES,
     EVENTS,
@@ -159,7 +160,9 @@ class _Reader:
         t, tracks = self._tracks.clock.at(frame.t), self._tracks
         self._enter(t, frame.phase, frame.step)
         for gauge in frame.gauges:
-            self._gauge(t, gauge, frame.phase)
+            self._gauge(t, gauge)
+        if frame.phase is not None:
+            tracks.hold(frame.phase, dict(run_use(frame)))
         if frame.processes:
             total = sum(each.rss for each in frame.processes)
             host = next((g.pool for g in frame.gauges if g.pool.endswith((".host", ".unified"))), "node[0].host")
@@ -176,13 +179,11 @@ class _Reader:
             if name in self._pressure or len(self._pressure) < 4:
                 self._pressure.setdefault(name, Thinned(extremes)).add((t, share))
 
-    def _gauge(self, t: float, gauge: Gauge, phase: str | None) -> None:
+    def _gauge(self, t: float, gauge: Gauge) -> None:
         curve = CURVES.get(gauge.name, gauge.name)
         self._tracks.add(gauge.pool, curve, t, gauge.used, about="without page cache that the kernel can drop")
         if gauge.limit is not None:
             self._tracks.limit(gauge.pool, gauge.name, gauge.limit, CONSEQUENCES.get(gauge.name, ""), curve)
-        if phase is not None:
-            self._tracks.hold(phase, {gauge.pool: gauge.used})
 
     def _forecast(self, made: Foreseen) -> None:
         """A forecast: drawn where it has its numbers, and the last of each gauge or process as a sentence."""
