@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -27,24 +27,34 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(RAY is None, reason="needs th
 HEADWAY = [sys.executable, "-m", "headway"]
 
 JOB = """
-import os, sys, time
+import os, signal, sys, time
 import ray
 
 ray.init(address=os.environ["RAY_AT"])
 
 @ray.remote
 class Trainer:
-    def train(self, step):
+    def train(self, step, leak):
+        kept.append(b"x" * leak)
         time.sleep(0.2)
         return step
 
+def leave(number, frame):
+    print("saved before step", step, flush=True)
+    open(os.path.join(save, "saved"), "a").write(f"{step}\\n")
+    sys.exit(7)
+
+kept = []
+leak = int(sys.argv[sys.argv.index("--leak") + 1]) if "--leak" in sys.argv else 0
+if leak:
+    signal.signal(signal.SIGTERM, leave)
 trainer = Trainer.remote()
 save = sys.argv[sys.argv.index("--save") + 1]
 tracker = os.path.join(save, "latest_checkpointed_iteration.txt")
 first = int(open(tracker).read()) + 1 if "--load" in sys.argv else 0
 print("starts from", first, flush=True)
 for step in range(first, int(sys.argv[sys.argv.index("--num-rollout") + 1])):
-    ray.get(trainer.train.remote(step))
+    ray.get(trainer.train.remote(step, leak))
     print(f"rollout {step}: {{'rollout/reward': 0.5}}", flush=True)
     if step % 5 == 4:
         folder = os.path.join(save, f"iter_{step:07d}")
@@ -59,7 +69,7 @@ ray start --head --port={port} --dashboard-host=127.0.0.1 --dashboard-port={dash
   --num-cpus=2 --object-store-memory=80000000 --node-manager-port={manager} --object-manager-port={objects} \\
   --ray-client-server-port={client} --dashboard-agent-listen-port={agent} --disable-usage-stats || exit 9
 ray job submit --address=http://127.0.0.1:{dashboard} -- python3 "$DIR/train.py" --num-rollout {steps} \\
-  --rollout-batch-size 8 --save {save}
+  --rollout-batch-size 8 --save {save} {more}
 """
 
 
@@ -77,7 +87,7 @@ def free_ports(count: int) -> list[int]:
 class Run:
     """A watched script of its own, and what the black box saw of it."""
 
-    def __init__(self, folder: Path, steps: int) -> None:
+    def __init__(self, folder: Path, steps: int, more: str = "") -> None:
         self.box_folder, self.temporary = (
             folder / "box",
             Path("/tmp") / f"hw{os.getpid()}-{time.monotonic_ns() % 10**6}",
@@ -87,15 +97,17 @@ class Run:
         (folder / "train.py").write_text(JOB)
         (folder / "ckpt").mkdir()
         self.script = folder / "run.sh"
-        self.script.write_text(SCRIPT.format(**ports, temporary=self.temporary, steps=steps, save=folder / "ckpt"))
+        self.script.write_text(
+            SCRIPT.format(**ports, temporary=self.temporary, steps=steps, save=folder / "ckpt", more=more)
+        )
         self.seen: dict[int, str] = {}
 
-    def start(self, *options: str) -> None:
+    def start(self, *options: str, enter: Callable[[], None] | None = None) -> None:
         path = os.pathsep.join([str(Path(RAY or "").parent), os.environ["PATH"]])
         self.process = subprocess.Popen(
             [*HEADWAY, "watch", "--out", str(self.box_folder), *options, "--", "bash", str(self.script)],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-            env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}, preexec_fn=enter,
         )  # fmt: skip
 
     def box(self) -> Box:
@@ -128,15 +140,23 @@ class Run:
     def answer(self) -> Finding:
         return doctor.diagnosed([str(self.box_folder)], [], self.script, None, live=False).answer
 
+    def left(self) -> list[int]:
+        """The processes that carry this run's own folder in their command line."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                if str(self.temporary) in path.read_text():
+                    found.append(int(path.parent.name))
+        return found
+
     def stop(self) -> None:
-        """Only what carries this run's own folder in its command line."""
+        """Only what is the run's own."""
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
         self.process.communicate()
-        for path in Path("/proc").glob("[0-9]*/cmdline"):
+        for pid in {*self.left(), *self.seen}:
             with contextlib.suppress(OSError):
-                if str(self.temporary) in path.read_text() or int(path.parent.name) in self.seen:
-                    os.kill(int(path.parent.name), signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
         shutil.rmtree(self.temporary, ignore_errors=True)
 
 
@@ -214,6 +234,27 @@ def test_a_kill_of_the_whole_tree_leaves_its_last_second(run, bystanders):
     assert box.over is None
     assert any(use.name.startswith("ray::Trainer") for use in box.last.processes)
     assert run.answer().mechanism == "sigkill-class"
+
+
+def test_under_strict_a_job_that_grows_is_stopped_whole_before_the_limit(tmp_path, bystanders, limited_group):
+    limit = 3 << 30
+    run = Run(tmp_path, steps=4000, more=f"--leak {12 << 20}")
+    try:
+        run.start("--policy", "strict", enter=limited_group(limit))
+        out, _ = run.process.communicate(timeout=280)
+        box = run.box()
+        assert "saved before step" in out
+        assert (tmp_path / "ckpt/saved").read_text().count("\n") == 1
+        first = box.sent[0]
+        assert (first.name, first.signal, first.sender) == ("python3 train.py", 15, run.process.pid)
+        assert max(frame.gauges[1].used for frame in box.recent) < limit
+        assert box.counters["after"]["oom_kill"] == box.counters["before"]["oom_kill"]
+        assert run.process.returncode == 1  # `ray job submit` of a job that failed
+        assert run.left() == []
+        answer = run.answer()
+        assert (answer.mechanism, answer.cause, answer.cause_grade) == ("sigterm", "host-memory-growth", "proven")
+    finally:
+        run.stop()
 
 
 def test_a_restart_finishes_the_run(tmp_path, bystanders):

@@ -66,11 +66,13 @@ def _of(word: str, run: int) -> Iterator[Source]:
         return
     path = Path(word).expanduser()
     if path.is_dir():
-        boxes = boxes_in(path)
+        boxes, of_boxes = boxes_in(path), set[str]()
         for box in boxes:
             yield from _box(box, run)
+            of_boxes |= _kept(box)
         files = sorted(each for each in path.rglob("*") if each.suffix in ENDINGS and each.is_file())
         files = [each for each in files if not each.name.startswith(SKIPPED) and each.parent not in boxes]
+        files = [each for each in files if str(each) not in of_boxes]
         full = [each for each in files if each.stat().st_size]
         if not full and not boxes:
             raise InputError(f"{word}: {_no_log(path, files)}; {GIVE}")
@@ -102,6 +104,13 @@ def _box(folder: Path, run: int) -> list[Source]:
     from headway.diagnose.readers.blackbox import box_sources  # here, because the readers need this module
 
     return box_sources(folder, run)
+
+
+def _kept(folder: Path) -> set[str]:
+    """The files in a black box's own subfolders: the box says itself which of them count."""
+    from headway.guard.raylogs import kept
+
+    return {str(path) for path in kept(folder)}
 
 
 def opener(path: Path) -> Callable[[], BinaryIO]:

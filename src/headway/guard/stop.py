@@ -7,13 +7,19 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
 
+from headway.guard.frames import role_of
 from headway.guard.read import ProcessFiles
 from headway.guard.tree import Member, Tree
 
 ALL_S, FORCE_S = 300.0, 60.0
 """Seconds that the programs have before all processes are told to go, and those have before they are killed."""
-SETTLE_S, LEAST_S = 3.0, 1.0
-"""Seconds that what waited for the programs has to end by itself, and seconds that each stage has at least."""
+SETTLE_S, SERVICE_S = 10.0, 10.0
+"""Seconds that what waited for the programs has to end by itself, and that Ray's own services have, where nothing
+else is left: its `gcs_server` may never go by itself."""
+LEAST_S = 1.0
+"""Seconds that each stage has at least."""
+SERVICES = frozenset({"raylet", "GCS", "Ray dashboard", "Ray monitor", "idle worker", "job"})
+"""Roles of processes that have nothing to save."""
 SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh", "busybox"})
 _SUBMITS = re.compile(r"(?:^|/)ray job submit(?:\s|$)")
 _SUPERVISES = re.compile(r"^ray::\S*JobSupervisor")
@@ -130,7 +136,8 @@ class Stopper:
             self._all = now
         if self._all is not None:
             self._send(self._tree.members, signal.SIGTERM)
-            if now - self._all >= patience(left_s, FORCE_S):
+            services = all(role_of(member) in SERVICES for member in self._tree.members)
+            if now - self._all >= patience(left_s, SERVICE_S if services else FORCE_S):
                 self._send(self._tree.members, signal.SIGKILL)
 
     def _is_over(self, now: float, left_s: float) -> bool:

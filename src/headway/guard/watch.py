@@ -19,6 +19,7 @@ from headway.guard.frame import Action, Frame
 from headway.guard.frames import Frames, interval
 from headway.guard.loglines import LogReader
 from headway.guard.policies import Guard
+from headway.guard.raylogs import SessionLogs
 from headway.guard.stop import Stopper
 from headway.guard.tree import Ended, Member, Tree
 
@@ -74,6 +75,7 @@ class Watch:
         self.stopper = Stopper(self.tree, self._told_to_go)
         self._box, self._guard, self._every, self._on_frame = box, guard, every, on_frame
         self._frames = Frames(self.tree, disks=[box.folder])
+        self._session_logs, self._ended_badly = SessionLogs(box.folder), list[int]()
         self._trace = senders.SignalTrace.open()
         self._names: dict[int, str] = {}
         self._held: dict[int, int] = {}
@@ -130,6 +132,8 @@ class Watch:
             self.tree.refresh()
             frame = self._look()
             self._box.add(records.Counted(frame.t, "after", frame.events))
+            if status or self._killed or self.stopper.begun:
+                self._session_logs.look(self.tree.sessions, self._ended_badly, now=True)
         finally:
             self._frames.close()
             self._trace.close()
@@ -161,6 +165,7 @@ class Watch:
         for action in actions:
             self._box.add(records.Acted(action))
             self.view.counts[action.name] = self.view.counts.get(action.name, 0) + 1
+        self._session_logs.look(self.tree.sessions, self._ended_badly)
         self._note_forecasts(frame.t)
         self.stopper.go_on(self._guard.left_s)
         self.view.frame, self.view.actions = frame, [*self.view.actions, *actions][-20:]
@@ -188,6 +193,8 @@ class Watch:
                 self._killed |= {sent.target} if sent.signal == signal.SIGKILL else set()
         for each in self.tree.ended():
             self._box.add(self._ended(each))
+            if each.code != 0 and len(self._ended_badly) < MOST_NAMES:
+                self._ended_badly.append(each.pid)
         for use in frame.processes:
             self._names[use.pid] = use.name
         self._held = {use.pid: use.rss for use in frame.processes}
