@@ -23,8 +23,8 @@ from headway.facts.machine import Machine
 __all__ = [
     "MEMORY_FILES", "ROOT", "CgroupMemory", "Device", "NodeMemory", "SharedMemory", "asks_psutil", "bf16_arithmetic",
     "cgroup_memory", "cgroup_usage_file", "cpu_quota", "describe", "detect", "memory_levels", "node_memory",
-    "nvml_device", "nvml_devices", "pod_sign", "ray_object_store", "read_fields", "read_number", "read_text",
-    "shared_memory", "usable_cores", "visible",
+    "nvml_answering", "nvml_device", "nvml_devices", "pod_sign", "ray_object_store", "read_fields", "read_number",
+    "read_text", "shared_memory", "usable_cores", "visible",
 ]  # fmt: skip
 
 ROOT = Path("/")
@@ -316,10 +316,25 @@ def nvml_devices(environment: Mapping[str, str] = os.environ, nvml: Any = None) 
     except nvml.NVMLError:
         return ()
     try:
-        devices = tuple(nvml_device(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
+        devices = tuple(nvml_answering(nvml).values())
     finally:
         nvml.nvmlShutdown()
     return visible(devices, environment.get("CUDA_VISIBLE_DEVICES"))
+
+
+def nvml_answering(nvml: Any) -> dict[int, Device]:
+    """The devices that answer, by NVML's index. One that has fallen off the bus is still counted, and is left out."""
+    found: dict[int, Device] = {}
+    try:
+        count = nvml.nvmlDeviceGetCount()
+    except nvml.NVMLError:
+        return found
+    for index in range(count):
+        try:
+            found[index] = nvml_device(nvml, index)
+        except nvml.NVMLError:
+            continue
+    return found
 
 
 _UNIFIED_NAMES = re.compile(r"\b(GB10|N1X?|Thor|Orin|Xavier|Jetson|Tegra)\b", re.IGNORECASE)

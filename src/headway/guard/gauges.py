@@ -4,6 +4,7 @@ With `facts/probe.py` and `guard/read.py` one of the few modules that ask this m
 kept open; what may hang, a file system of another machine, is asked in a thread of its own. Absent is None, never 0.
 """
 
+import contextlib
 import os
 import shutil
 import threading
@@ -15,7 +16,7 @@ from typing import Any
 from msgspec import Struct
 
 from headway.facts.found import CgroupMemory, NodeMemory
-from headway.facts.probe import MEMORY_FILES, ROOT, asks_psutil, memory_levels, node_memory, nvml_device, visible
+from headway.facts.probe import MEMORY_FILES, ROOT, asks_psutil, memory_levels, node_memory, nvml_answering, visible
 from headway.facts.probe import shared_memory as mounted_shm
 from headway.guard.frame import Gauge
 
@@ -243,17 +244,17 @@ class Devices:
         self._list(environment)
 
     def _list(self, environment: Mapping[str, str]) -> None:
-        try:
-            count = range(self._nvml.nvmlDeviceGetCount())
-            found = {device.uuid: (index, device) for index in count if (device := nvml_device(self._nvml, index))}
-        except self._nvml.NVMLError:
-            return
-        chosen = visible(tuple(device for _, device in found.values()), environment.get("CUDA_VISIBLE_DEVICES"))
+        found = nvml_answering(self._nvml)
+        at = {device.uuid: index for index, device in found.items()}
+        chosen = visible(tuple(found.values()), environment.get("CUDA_VISIBLE_DEVICES"))
         self.unified = any(device.unified for device in chosen)
         self.are_nodes = any(device.is_node for device in chosen)
         for number, device in enumerate(chosen):
             pool = "node[0].unified" if device.unified else f"node[0].device[{number}]"
-            self._handles.append((pool, self._nvml.nvmlDeviceGetHandleByIndex(found[device.uuid][0])))
+            try:
+                self._handles.append((pool, self._nvml.nvmlDeviceGetHandleByIndex(at[device.uuid])))
+            except self._nvml.NVMLError:  # lost a moment ago
+                continue
 
     def gauges(self) -> list[Gauge]:
         """What is in use of each device by whomever; one that does not tell is left out."""
@@ -287,7 +288,8 @@ class Devices:
     def close(self) -> None:
         """Let NVML go."""
         if self._nvml is not None:
-            self._nvml.nvmlShutdown()
+            with contextlib.suppress(self._nvml.NVMLError):
+                self._nvml.nvmlShutdown()
             self._nvml = None
         self._handles = []
 
