@@ -168,6 +168,11 @@ def test_a_calibrated_machine_plans_its_process_closer(folder: Path, monkeypatch
     first = headway(*words, "--calibrate")
     assert first.returncode == 0, first.stderr
     assert "calibrated: the process holds" in first.stderr
+    assert "its allocator" in first.stderr
+    ((record,),) = (
+        kept.values() for kept in json.loads((folder / "cache/headway/calibration.json").read_text()).values()
+    )
+    assert 0 <= record["overhead"]["holes"] < 16 << 20
     second = headway(*words)
     found = [json.loads(done.stdout)["phases"] for done in (first, second)]
     off = [sum(abs(row["predicted_bytes"] - row["measured_bytes"]) for row in rows) for rows in found]
@@ -175,7 +180,8 @@ def test_a_calibrated_machine_plans_its_process_closer(folder: Path, monkeypatch
     lines = subprocess.run(
         [sys.executable, "-m", "headway", "plan", "run.toml", "--json"], capture_output=True, text=True, check=True
     )
-    assert "calibrated on this machine" in lines.stdout
+    found = [line for line in json.loads(lines.stdout)["lines"] if "calibrated on this machine" in line["source"]]
+    assert {line["item"] for line in found} == {"process", "fragmentation"}
 
 
 @pytest.mark.slow

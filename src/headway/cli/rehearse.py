@@ -29,7 +29,7 @@ def rehearse(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON (docs/rehearse.md).")] = False,
     calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Keep what the process holds on this machine, for later plans.")
+        bool, typer.Option("--calibrate", help="Keep what process and allocator hold here, for later plans.")
     ] = False,
     run_it: Annotated[bool, typer.Option("--run", help="Of a script: run its variant under headway watch.")] = False,
 ) -> None:
@@ -54,7 +54,7 @@ def rehearse(
     from headway.cli.rehearsing import rehearse as rehearsed
     from headway.reports.rehearse import document, report
 
-    found = rehearsed(run, set_ or (), steps=steps, own=own_weights, out=out)
+    found = rehearsed(run, set_ or (), steps=steps, own=own_weights, out=out, tensors=calibrate)
     if as_json:
         typer.echo(json.dumps(document(found), indent=1))
     else:
@@ -67,19 +67,15 @@ def rehearse(
 
 
 def _calibrate(found: "Rehearsed") -> None:
-    """Keep what the process was measured to hold, and say so."""
+    """Keep what the process and its allocator were measured to hold, and say so."""
     import time
 
     from headway.facts.calibration import keep
-    from headway.guard.rehearsed import process_base
-    from headway.units import format_bytes
+    from headway.guard.calibrating import measured_base
+    from headway.reports.rehearse import calibrated
 
-    base = process_base(found, time.strftime("%Y-%m-%d"))
-    typer.echo(
-        f"calibrated: the process holds {format_bytes(base.loaded)} when the model is loaded and "
-        f"{format_bytes(base.running)} once it has computed; kept in {keep(base)}",
-        err=True,
-    )
+    base = measured_base(found, time.strftime("%Y-%m-%d"))
+    typer.echo(f"calibrated: {calibrated(base)}; kept in {keep(base)}", err=True)
 
 
 def _script(run: Path, out: Path | None, run_it: bool) -> None:

@@ -25,8 +25,13 @@ SPARE_SHARE = 4
 holds more than its memory, and headway ends it at the limit itself."""
 
 
-def rehearse(run: Path, settings: Sequence[str], *, steps: int, own: bool, out: Path | None) -> Rehearsed:
-    """Rehearse a RunSpec. InputError for what the run itself would refuse, HeadwayError where the rehearsal broke."""
+def rehearse(
+    run: Path, settings: Sequence[str], *, steps: int, own: bool, out: Path | None, tensors: bool = False
+) -> Rehearsed:
+    """Rehearse a RunSpec, and count the bytes of its tensors in one more step where that is asked for.
+
+    InputError for what the run itself would refuse, HeadwayError where the rehearsal broke.
+    """
     case = read_case([str(run)], None, None, settings)
     if case.spec is None:
         raise InputError(f"{run}: only a RunSpec (TOML) or a launch script of slime or Miles can be rehearsed")
@@ -38,7 +43,7 @@ def rehearse(run: Path, settings: Sequence[str], *, steps: int, own: bool, out: 
         command = [
             sys.executable, "-m", "headway.train.rehearse", str(spec), "--steps", str(steps),
             "--longest", str(min(planned.longest_sample, planned.workload.rollout.longest)),
-            "--weights", "own" if own else "random", *_most(planned),
+            "--weights", "own" if own else "random", *(["--tensors"] if tensors else []), *_most(planned),
         ]  # fmt: skip
         ended = rehearsal.run(command, planned.machine, _tell)
         if ended.status == InputError.exit_code and ended.reached is None:

@@ -1,4 +1,5 @@
-"""What the trainer's process was measured to hold on this machine beside its tensors: `headway rehearse --calibrate`.
+"""What the trainer's process and its allocator were measured to hold on this machine beside live tensors:
+`headway rehearse --calibrate`.
 
 Kept below `XDG_CACHE_HOME`, or else `~/.cache`, one record for each machine, device and version of Python and torch.
 """
@@ -14,9 +15,26 @@ from msgspec import Struct
 from headway.errors import InputError
 
 
+class Overhead(Struct, frozen=True):
+    """What the allocator takes beyond live tensors while a phase computes: `holes` bytes in the middle of the phases
+    measured, `spread` bytes more in the one furthest from that. `share` is the most that was seen beyond `holes` of
+    a phase's tensors; None where no phase had enough of them to tell.
+
+    >>> Overhead(2 << 20, 3 << 20, 0.01).share
+    0.01
+    """
+
+    holes: int
+    spread: int
+    share: float | None
+
+
 class ProcessBase(Struct, frozen=True):
     """Resident bytes of the trainer's process without tensors: `loaded` when the model has been loaded, `running`
     once it has generated and trained. `measured` is when, as a date.
+
+    `overhead` is the allocator's where the tensors are, None where only the process was measured; `context` what the
+    process holds of a CUDA device outside of its allocator, in bytes, None on the CPU.
 
     >>> base = ProcessBase("cpu", 380 << 20, 400 << 20, "2026-01-31")
     >>> base.source
@@ -27,6 +45,8 @@ class ProcessBase(Struct, frozen=True):
     loaded: int
     running: int
     measured: str
+    overhead: Overhead | None = None
+    context: int | None = None
 
     @property
     def source(self) -> str:

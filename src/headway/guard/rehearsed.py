@@ -8,11 +8,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headway.errors import InputError
-from headway.facts.calibration import ProcessBase
+from headway.facts.calibration import Overhead
 from headway.facts.machine import Limit
+from headway.guard.overhead import device_overhead, overhead, read_passes
 from headway.guard.recorder import PhasePeak, read_recording
 from headway.guard.rehearsal import Ended
-from headway.plan import host
 from headway.plan.ledger import Ledger, Phase
 from headway.plan.planned import Planned
 from headway.plan.room import Need, larger_model, longest_answer
@@ -63,7 +63,8 @@ class Rehearsed(Struct, frozen=True):
     `limit` is the lowest of the pool where least was left, None where none is known. `failures` are allocations that
     failed and were tried again in smaller parts. `larger` is what the next larger model of the series would need of
     that pool, `longest` the longest answer in tokens that surely fits by plan, `longest_expected` that which is
-    expected to.
+    expected to. `overhead` is what the allocator was seen to hold beyond live tensors, None where they were not
+    counted, and `context` what a CUDA device held beside its allocator.
     """
 
     planned: Planned
@@ -74,6 +75,8 @@ class Rehearsed(Struct, frozen=True):
     larger: Need | None
     longest: int
     longest_expected: int
+    overhead: Overhead | None = None
+    context: int | None = None
 
     @property
     def fits(self) -> bool:
@@ -112,34 +115,24 @@ def judge(planned: Planned, ended: Ended, recording: Path) -> Rehearsed:
     pool = planned.ledger.pools()[0] if worst is None else worst.pool
     limit = next((each.limit for each in planned.outcome.pools if each.pool == pool), None)
     workload, machine = planned.workload, planned.machine
+    beyond, context = (None, None) if ended.status else _beyond_tensors(planned, pool, recording)
     return Rehearsed(
         planned, ended, rows, failures, ended.reached.limit if ended.reached is not None else limit,
         larger_model(workload, machine, pool), longest_answer(workload, machine, surely=True),
-        longest_answer(workload, machine, surely=False),
+        longest_answer(workload, machine, surely=False), beyond, context,
     )  # fmt: skip
 
 
-def process_base(found: Rehearsed, day: str) -> ProcessBase:
-    """What the trainer's process holds on this machine beside its tensors, from a rehearsal on the CPU that fitted.
-
-    What the process line of the plan missed: of loading, and of saving, where nothing comes and goes. InputError
-    where that was not measured, or where other lines of the plan are the less certain part.
-    """
-    workload, machine = found.planned.workload, found.planned.machine
-    rows = {row.phase: row for row in found.rows if row.pool == found.planned.ledger.pools()[0]}
-    if workload.device != "cpu" or workload.reward_kind not in ("exact", "regex") or found.ended.notes:
-        raise InputError(
-            '--calibrate: take a RunSpec with memory.device = "cpu", reward.kind = "exact" and a model whose files '
-            "are here, so that no device, no other process and nothing made-up is part of what is measured"
-        )
-    load, save = rows[Phase.LOAD], rows.get(Phase.SAVE)
-    if not found.fits or load.measured is None or save is None or save.measured is None:
-        raise InputError("--calibrate: the rehearsal did not go through; calibrate with a run that fits")
-    before = next((base for base in machine.calibrated if base.device == "cpu"), None)
-    loaded, running = (host.LOADED, host.RUNNING) if before is None else (before.loaded, before.running)
-    return ProcessBase(
-        "cpu", max(0, loaded + load.measured - load.predicted), max(0, running + save.measured - save.predicted), day
-    )
+def _beyond_tensors(planned: Planned, pool: str, recording: Path) -> tuple[Overhead | None, int | None]:
+    """What the allocator held beyond tensors where those are, and what a device held beside it."""
+    if planned.workload.device == "cuda":
+        return device_overhead(recording)
+    ledger = planned.ledger
+    objects = {
+        phase: sum(line.bytes for line in ledger.select(pool, phase) if line.item == "answers")
+        for phase in ledger.phases(pool)
+    }
+    return overhead(read_passes(recording, objects)), None
 
 
 def _row(

@@ -4,7 +4,7 @@ from headway.facts.calibration import ProcessBase
 from headway.facts.workload import Workload
 from headway.plan.item import Item
 from headway.plan.ledger import Phase
-from headway.units import KIB, MIB
+from headway.units import KIB, MIB, format_bytes
 
 LOADED = 378 * MIB
 """Python with headway, torch 2.13 (CPU), transformers 5.24, peft 0.21 and tensorboard imported, when the model has
@@ -35,23 +35,24 @@ PROBLEM_BYTES = 2500
 COMPUTING = (Phase.ROLLOUT, Phase.SCORE, Phase.TRAIN, Phase.EVAL)
 SLACK = 0.08
 """Upper bound of fragmentation: share of the bytes that come and go within a phase."""
+ROUNDING = 1 / 32
+"""The same on a calibrated CPU, where less was seen: a block of 128 KiB that is mapped on its own (train/memory.py)
+takes a page more at most."""
+CONTEXT_UNCERTAIN = 128 * MIB
+"""Upper bound of what kernels that were not used yet add to a measured context."""
 
 
 def process(workload: Workload, phase: Phase, base: ProcessBase | None = None) -> Item:
     """The trainer's process without tensors; `base` is what was measured of it on the run's machine."""
-    if workload.device == "cuda":
-        return Item(
-            "process",
-            CUDA_BASE,
-            2 * CUDA_BASE,
-            "python, torch with CUDA, transformers",
-            "constant, not measured here",
-        )
-    if base is None:
-        size = LOADED if phase == Phase.LOAD else RUNNING
+    loading = phase == Phase.LOAD
+    if base is not None:
+        size = base.loaded if loading else base.running
+    elif workload.device == "cuda":
+        text = "python, torch with CUDA, transformers"
+        return Item("process", CUDA_BASE, 2 * CUDA_BASE, text, "constant, not measured here")
     else:
-        size = base.loaded if phase == Phase.LOAD else base.running
-    if phase in COMPUTING:
+        size = LOADED if loading else RUNNING
+    if phase in COMPUTING and (base is None or base.overhead is None):
         size += HEAP
     if (lora := workload.trainer.lora) is not None:
         size += ADAPTER * workload.model.layers * len(workload.model.lora_linears(lora.targets))
@@ -61,8 +62,10 @@ def process(workload: Workload, phase: Phase, base: ProcessBase | None = None) -
     return Item("process", size, size + UNCERTAIN, "python, torch, transformers, peft, heap", source)
 
 
-def cuda_context() -> Item:
-    """Device memory of one process's CUDA context."""
+def cuda_context(base: ProcessBase | None = None) -> Item:
+    """Device memory of one process's CUDA context; `base` is what was measured of it on the run's machine."""
+    if base is not None and base.context is not None:
+        return Item("CUDA context", base.context, base.context + CONTEXT_UNCERTAIN, "constant", base.source)
     return Item("CUDA context", CUDA_CONTEXT, 2 * CUDA_CONTEXT, "constant", "reported 0.3 to 0.7 GiB")
 
 
@@ -90,6 +93,16 @@ def reward(workload: Workload) -> Item | None:
     return Item("reward process", size, max(size, upper), f"reward.kind = {workload.reward_kind}", "measured")
 
 
-def fragmentation(transient: int) -> Item:
-    """Holes of the heap and rounding to pages, in proportion to what comes and goes in a phase."""
-    return Item("fragmentation", 0, round(SLACK * transient), f"up to {SLACK:.0%} of transient bytes", "bound")
+def fragmentation(transient: int, base: ProcessBase | None = None) -> Item:
+    """Holes of the heap and rounding to pages; their bound grows with what comes and goes in a phase.
+
+    >>> fragmentation(1000).upper
+    80
+    """
+    found = None if base is None else base.overhead
+    if base is None or found is None:
+        return Item("fragmentation", 0, round(SLACK * transient), f"up to {SLACK:.0%} of transient bytes", "bound")
+    share = SLACK if found.share is None else max(found.share, ROUNDING)
+    upper = found.holes + found.spread + round(share * transient)
+    text = f"{format_bytes(found.holes)}; up to {format_bytes(found.spread)} and {share:.1%} of transient bytes more"
+    return Item("fragmentation", found.holes, upper, text, base.source)

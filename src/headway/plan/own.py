@@ -12,7 +12,8 @@ from headway.plan.passes import Moment, highest, scoring_moments, training_momen
 
 
 def phases(workload: Workload, base: ProcessBase | None = None) -> Phases:
-    """The entries of every phase; `base` is what the process was measured to hold on the run's machine.
+    """The entries of every phase; `base` is what the process and its allocator were measured to
+    hold on the run's machine.
 
     Expected values assume prompts of `max_prompt` and answers of `max_answer` tokens, which a run reaches when its
     model does not end its answers early; shorter answers hold less. Upper bounds add what shorter samples can do
@@ -20,18 +21,18 @@ def phases(workload: Workload, base: ProcessBase | None = None) -> Phases:
     """
     items = {
         Phase.LOAD: _load(workload),
-        Phase.ROLLOUT: _generate(workload, evaluation=False),
-        Phase.TRAIN: _train(workload),
-        Phase.STEP: _step(workload),
+        Phase.ROLLOUT: _generate(workload, base, evaluation=False),
+        Phase.TRAIN: _train(workload, base),
+        Phase.STEP: _step(workload, base),
     }
     if workload.trainer.updates > 1 or workload.trainer.reference != "none":
-        items[Phase.SCORE] = _score(workload)
+        items[Phase.SCORE] = _score(workload, base)
     if workload.save:
         items[Phase.SAVE] = _save()
     if workload.rollout.eval_problems:
-        items[Phase.EVAL] = _generate(workload, evaluation=True)
+        items[Phase.EVAL] = _generate(workload, base, evaluation=True)
     resident = {stepped: list(_tensors(workload, _resident(workload, stepped=stepped))) for stepped in (False, True)}
-    always = list(_always(workload))
+    always = list(_always(workload, base))
     return {
         phase: (
             first_step(workload, phase),
@@ -122,7 +123,7 @@ def _load(workload: Workload) -> Iterator[Item]:
     )
 
 
-def _generate(workload: Workload, *, evaluation: bool) -> Iterator[Item]:
+def _generate(workload: Workload, base: ProcessBase | None, *, evaluation: bool) -> Iterator[Item]:
     rollout = workload.rollout
     per_prompt = rollout.eval_samples if evaluation else rollout.samples
     answers = (rollout.eval_problems if evaluation else rollout.prompts) * per_prompt
@@ -137,10 +138,10 @@ def _generate(workload: Workload, *, evaluation: bool) -> Iterator[Item]:
         "logits", held.logits, held.logits, f"{held.sequences:,} x {workload.model.vocab:,}", "plan/kvcache.py"
     )
     yield Item("answers", held.answers, 2 * held.answers, f"{answers:,} answers", "Python objects")
-    yield host.fragmentation(held.working + held.logits)
+    yield host.fragmentation(held.working + held.logits, base)
 
 
-def _train(workload: Workload) -> Iterator[Item]:
+def _train(workload: Workload, base: ProcessBase | None) -> Iterator[Item]:
     batches = micro_batches(workload)
     passes = [training_moments(workload, batches[0], accumulate=False)]
     if len(batches) > 1:
@@ -149,14 +150,16 @@ def _train(workload: Workload) -> Iterator[Item]:
     full = fullest_micro_batch(workload)
     worst = highest(training_moments(workload, full, accumulate=True))
     yield from _moment_items(workload, top, worst, batches[0])
+    yield host.fragmentation(worst.bytes - worst.gradients, base)
 
 
-def _score(workload: Workload) -> Iterator[Item]:
+def _score(workload: Workload, base: ProcessBase | None) -> Iterator[Item]:
     plain = without_adapter(workload) if workload.trainer.updates == 1 else workload
     batch = micro_batches(workload)[0]
     top = highest(scoring_moments(plain, batch))
     worst = highest(scoring_moments(plain, fullest_micro_batch(workload)))
     yield from _moment_items(workload, top, worst, batch)
+    yield host.fragmentation(worst.bytes - worst.gradients, base)
 
 
 def _moment_items(workload: Workload, top: Moment, worst: Moment, batch: Batch) -> Iterator[Item]:
@@ -175,16 +178,15 @@ def _moment_items(workload: Workload, top: Moment, worst: Moment, batch: Batch) 
         if size:
             yield Item.exact(item, size, formula, "plan/passes.py")
     yield Item("fuller micro-batches", 0, max(0, rest), f"up to {worst.at}", "shorter samples fill the cap")
-    yield host.fragmentation(worst.bytes - worst.gradients)
 
 
-def _step(workload: Workload) -> Iterator[Item]:
+def _step(workload: Workload, base: ProcessBase | None) -> Iterator[Item]:
     gradients = weights.gradient_bytes(workload)
     once = workload.optimizer_steps == 1
     yield Item("gradients", 0 if once else gradients, gradients, "one for each trained parameter", "freed one by one")
     temporaries = optimizer.step_temporaries(workload)
     yield Item.exact("temporaries", temporaries, "one block of elements", "plan/optimizer.py")
-    yield host.fragmentation(gradients // 2)
+    yield host.fragmentation(gradients // 2, base)
 
 
 def _save() -> Iterator[Item]:
@@ -207,10 +209,10 @@ def _tensors(workload: Workload, items: Iterable[Item]) -> Iterator[Entry]:
 _ROLES = {"KV cache": "engine", "answers": "engine", "reference weights": "reference"}
 
 
-def _always(workload: Workload) -> Iterator[Entry]:
+def _always(workload: Workload, base: ProcessBase | None) -> Iterator[Entry]:
     """What every phase holds beside tensors, the trainer's process apart."""
     if workload.device == "cuda":
-        yield Entry("device", "device_used", "trainer", host.cuda_context())
+        yield Entry("device", "device_used", "trainer", host.cuda_context(base))
     yield Entry("host", "host", "trainer", host.problems(workload))
     if (tokenizer := host.tokenizer(workload)) is not None:
         yield Entry("host", "host", "trainer", tokenizer)

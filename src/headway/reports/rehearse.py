@@ -7,6 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from headway.facts.calibration import ProcessBase
 from headway.guard.rehearsed import PhaseRow, Rehearsed
 from headway.reports.widgets import NARROW, VERDICT_STYLES, Layouts, Unit, aligned, duration
 from headway.units import format_bytes
@@ -102,6 +103,29 @@ def _more(found: Rehearsed) -> list[Text]:
         )
     lines += [f"Note: {note}." for note in found.ended.notes]
     return [Text(line) for line in lines]
+
+
+def calibrated(base: ProcessBase) -> str:
+    """What was measured of a machine, for one line.
+
+    >>> from headway.facts.calibration import Overhead
+    >>> calibrated(ProcessBase("cpu", 380 << 20, 400 << 20, "", Overhead(2 << 20, 3 << 20, 0.004))).split("; ")[1]
+    'its allocator 2.0 MiB beyond live tensors, and up to 3.0 MiB or 0.4% of them more'
+    """
+    text = (
+        f"the process holds {format_bytes(base.loaded)} when the model is loaded and {format_bytes(base.running)} "
+        "once it has computed"
+    )
+    if base.context is not None:
+        text += f", its CUDA context {format_bytes(base.context)}"
+    found = base.overhead
+    if found is None:
+        return f"{text}; its allocator was not measured, which takes two steps"
+    share = "" if found.share is None else f" or {found.share:.1%} of them"
+    return (
+        f"{text}; its allocator {format_bytes(found.holes)} beyond live tensors, and up to "
+        f"{format_bytes(found.spread)}{share} more"
+    )
 
 
 def document(found: Rehearsed) -> dict[str, Any]:

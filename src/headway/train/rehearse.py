@@ -37,6 +37,7 @@ from headway.train.model import prepare, save_model
 from headway.train.output import RunFolder, write_text
 from headway.train.run import expected_peaks, opened
 from headway.train.stop import Stop, on_signals
+from headway.train.tensor_peaks import TensorPeaks
 
 SHORT = 16
 """Response tokens of the samples of a step that is there to make the optimizer's moments."""
@@ -49,6 +50,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--longest", type=int, required=True, help="longest sample that may be trained alone")
     parser.add_argument("--weights", choices=("random", "own"), required=True)
+    parser.add_argument("--tensors", action="store_true", help="count the tensors of one more step, on the CPU")
     parser.add_argument("--most", type=int, help="bytes that the process may ask the system for")
     asked = parser.parse_args(arguments)
     die_first()
@@ -58,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
         spec = load(asked.runspec)
         if asked.most is not None and pick_device(spec.memory.device).type == "cpu":
             resource.setrlimit(resource.RLIMIT_DATA, (asked.most, asked.most))
-        rehearse(spec, asked.weights, asked.longest, asked.steps, view)
+        rehearse(spec, asked.weights, asked.longest, asked.steps, view, tensors=asked.tensors)
     except HeadwayError as error:
         view.tell("error", text=str(error))
         return error.exit_code
@@ -98,8 +100,12 @@ class EventView:
         self.tell("message", text=text)
 
 
-def rehearse(spec: RunSpec, weights: str, longest: int, steps: int, view: EventView) -> None:
+def rehearse(
+    spec: RunSpec, weights: str, longest: int, steps: int, view: EventView, *, tensors: bool = False
+) -> None:
     """Run the steps, an evaluation, a checkpoint and the final save in `output.dir`, which has to be new.
+
+    `tensors`: afterwards a step and an evaluation whose tensors are counted, on the CPU.
 
     InputError for what cannot be loaded, LimitReachedError where memory ran out.
     """
@@ -124,6 +130,10 @@ def rehearse(spec: RunSpec, weights: str, longest: int, steps: int, view: EventV
             evaluate(job, steps)
             job.save()
             final_folder(job, save_model)
+            if tensors and steps > 1 and job.how.device.type == "cpu":
+                job.recorder = TensorPeaks(job.recorder)
+                rehearse_step(job, steps + 1, full=True)
+                evaluate(job, steps + 1)
 
 
 def rehearsed_source(spec: RunSpec, weights: str, view: EventView) -> ModelSource:

@@ -65,6 +65,19 @@ def test_every_phase_comes_and_every_answer_is_full(runspec, tmp_path, capsys, u
     assert [event["phase"] for event in events if event["event"] == "phase"][:2] == ["load", "rollout"]
 
 
+def test_tensors_are_counted_in_a_step_of_their_own(runspec, tmp_path) -> None:
+    rehearse(load(runspec()), "own", 64, 2, EventView(), tensors=True)
+    rows = read(tmp_path / "out/recording.jsonl")
+    counted = {row["phase"]: row for row in rows if row["kind"] == "tensors"}
+    assert set(counted) == {"rollout", "train", "step", "eval"}
+    assert {row["step"] for row in counted.values()} == {3}
+    assert max(row["step"] for row in rows if row["kind"] == "phase") == 2
+    (measured,) = [row for row in rows if row["kind"] == "phase" and row["phase"] == "train" and row["step"] == 2]
+    held = measured["rss_peak"] - measured["rss_start"]
+    assert 0 < counted["train"]["peak"] < held + (4 << 20)
+    assert abs(held - counted["train"]["peak"]) < 16 << 20
+
+
 def test_the_moments_exist_before_the_step_that_counts(runspec, tmp_path) -> None:
     spec = load(runspec())
     rehearse(spec, "own", 64, 2, EventView())
