@@ -128,6 +128,18 @@ def taken(launch: Launch) -> str:
     return f"{names} was read as the command's own: headway's options stand before --, as in: headway plan {shown} --"
 
 
+def reason_of(error: InputError) -> str:
+    """Why a launch cannot be read, on one line, without what `headway plan` takes instead of one.
+
+    >>> from headway.foreign.readers import INSTEAD
+    >>> reason_of(InputError(f"run.sh: no trainer that is known is started in it; {INSTEAD}", "line 2: too long"))
+    'run.sh: no trainer that is known is started in it; line 2: too long'
+    """
+    from headway.foreign.readers import INSTEAD
+
+    return "; ".join(" ".join(problem.replace(f"; {INSTEAD}", "").split()) for problem in error.problems)
+
+
 def root_of(path: Path) -> Path:
     """The folder below which a script may source files."""
     return files.root_of(path.resolve())

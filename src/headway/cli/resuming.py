@@ -4,11 +4,13 @@ import os
 import shlex
 from pathlib import Path
 
-from headway.cli.inputs import is_shell_script
-from headway.cli.launch import read_launch
+from headway.cli.inputs import is_launch, is_shell_script
+from headway.cli.launch import read_launch, reason_of
+from headway.cli.watch_plan import SAID, run_of
 from headway.diagnose.finding import Finding
 from headway.diagnose.restart import why_no_restart
 from headway.errors import InputError
+from headway.foreign.found import Found
 from headway.foreign.resume import (
     Checkpoint,
     edits_of_resume,
@@ -19,13 +21,32 @@ from headway.foreign.resume import (
 )
 
 
+def _launch_of(command: tuple[str, ...]) -> Found:
+    """What the command starts. InputError with what can be restarted where it is nothing that headway reads."""
+    shown = shlex.join(command)
+    if (run := run_of(command)) is not None:
+        words = shlex.join(["headway", "train", run[0], *(each for key in run[1] for each in ("--set", key))])
+        raise InputError(f"--restart: {shown}: a run of headway itself goes on by: {words} --on-limit resume")
+    reason = ""
+    if is_launch(command):
+        try:
+            return read_launch(command).found
+        except InputError as error:
+            reason = f" ({reason_of(error)})"
+    raise InputError(
+        f"--restart: {shown[:SAID]}: it is no launch that headway can tell to resume{reason}; it knows those of "
+        "slime, Miles, Megatron-LM and verl, as a script or as the command of their trainer; leave --restart out to "
+        "only watch it"
+    )
+
+
 class Resumer:
     """Knows where a command's run goes on from. InputError, before anything runs, where nothing would be resumed."""
 
     def __init__(self, command: tuple[str, ...], cwd: Path) -> None:
         self._command, self._cwd = command, cwd
+        self._found = _launch_of(command)
         try:
-            self._found = read_launch(command).found
             saves_to(self._found)
         except InputError as error:
             raise InputError(*(f"--restart: {problem}" for problem in error.problems)) from None

@@ -274,9 +274,10 @@ def _text(document: object) -> str:
 
 def _why_not(error: Exception) -> str:
     """A reason on one line."""
-    from headway.foreign.readers import INSTEAD
+    from headway.cli.launch import reason_of
+    from headway.errors import InputError
 
-    text = "; ".join(" ".join(line.split()) for line in str(error).replace(f"; {INSTEAD}", "").splitlines())
+    text = reason_of(error if isinstance(error, InputError) else InputError(str(error)))
     return f"not planned: {text if len(text) <= SAID else f'{text[:SAID]} ...'}"
 
 

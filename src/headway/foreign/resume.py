@@ -121,8 +121,15 @@ def saves_to(found: Found) -> tuple[str, str]:
         raise InputError(
             f"headway does not know how a run of {found.system} is told to resume, so it is not restarted"
         )
-    if said is None or "$" in said:
-        raise InputError(f"the run has no {name} that can be told from its launch, so nothing would be resumed")
+    why = next((note for note in found.notes if note.startswith(f"{name} ") and ": " in note), "")
+    if said is None and why:
+        raise InputError(
+            f"{why}; where the run saves cannot be told, so nothing would be resumed; write it out there"
+        )
+    if said is None:
+        raise InputError(f"the run has no {name}, so it keeps no checkpoint and nothing would be resumed")
+    if "$" in said:
+        raise InputError(f"{name} {said}: no shell puts a value there, so nothing would be resumed; write it out")
     return name, said
 
 

@@ -12,7 +12,7 @@ import msgspec
 from headway.errors import InputError
 from headway.guard.blackbox import is_blackbox
 from headway.guard.boxlog import last_lines
-from headway.guard.boxplan import run_use
+from headway.guard.boxplan import plan_of, run_use
 from headway.guard.boxrecords import (
     EVENT_LINES,
     EVENTS,
@@ -245,7 +245,13 @@ class _Reader:
         code, killer = (None, None) if self._over is None else (self._over.code, self._over.signal)
         pools = tracks.pools()
         forecasts = [("forecast", text) for text in list(self._foreseen.values())[-FORECASTS:]]
-        facts = (*_context(begun, self._attempts), *forecasts, *self._facts, *_counted(self._counters))
+        facts = (
+            *_context(begun, self._attempts),
+            *_planned(self._plan),
+            *forecasts,
+            *self._facts,
+            *_counted(self._counters),
+        )
         return History(
             starts=tuple(tracks.clock.starts), seconds=tracks.clock.end, bands=tracks.bands,
             pools=pools, processes=_stack(self._uses.rows),
@@ -285,6 +291,11 @@ def _context(begun: Begun | None, attempts: int) -> list[tuple[str, str]]:
     except (ValueError, OverflowError, OSError):
         when = "unknown"
     return [*found, ("began", when), *([("policy", begun.policy)] if begun.policy else [])]
+
+
+def _planned(ledger: str) -> list[tuple[str, str]]:
+    plan = plan_of(ledger)
+    return [] if plan is None else [("plan before the run", f"{plan.verdict}, on {plan.machine}")]
 
 
 def _counted(counters: dict[str, dict[str, int]]) -> list[tuple[str, str]]:
