@@ -193,7 +193,8 @@ class MemorySection(Section):
     """The memory that the run may use."""
 
     limit: Bytes | None = None
-    """A limit of your own, beside those of the machine. The run does not start when its expected peak is over it."""
+    """A limit of your own, beside those of the machine. The run does not start when its expected peak is over it, and
+    on the CPU an allocation beyond it fails, and is split and tried again."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the model lives; `auto` takes the CUDA device if there is one."""
     threads: int = Field(0, ge=0, le=1024)

@@ -206,6 +206,8 @@ class Recorder:
         self._outside_peak = 0
         self._inside: tuple[Phase, int] | None = None
         self._written = 0.0
+        self.children = 0
+        """Resident bytes of the descendants at the last reading."""
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
@@ -291,6 +293,7 @@ class Recorder:
 
     def _on_sample(self, reading: Reading) -> None:
         """In the sampling thread: pass the reading on, and write one now and then."""
+        self.children = reading.children
         if self._on_reading is not None:
             self._on_reading(reading.tree)
         inside = self._inside

@@ -119,7 +119,10 @@ class Sampler:
     def _run(self) -> None:
         try:
             while not self._ended.wait(self._interval):
-                reading = take(self._pid, self._group, self._root)
+                try:
+                    reading = take(self._pid, self._group, self._root)
+                except MemoryError:  # the process stands at a limit of its own for a moment
+                    continue
                 with self._lock:
                     self._highest = raise_to(self._highest, reading)
                 if self._on_reading is not None:

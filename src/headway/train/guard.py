@@ -4,6 +4,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -110,9 +111,11 @@ class Watch:
                     self._wake.clear()
                     if self._ended:
                         break
-                    frame = self._with_own(frames.take(*self.where))
-                    self._see(frame)
-                    wait, before = interval(before, frame), frame
+                    wait = FASTEST_S
+                    with suppress(MemoryError):  # the process stands at its wall for a moment
+                        frame = self._with_own(frames.take(*self.where))
+                        self._see(frame)
+                        wait, before = interval(before, frame), frame
                     time.sleep(FASTEST_S)
                     self._wake.wait(wait - FASTEST_S)
             finally:

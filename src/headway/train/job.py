@@ -3,7 +3,7 @@
 import gc
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -44,6 +44,10 @@ from headway.train.output import RunFolder, append
 from headway.train.smaller import CAP, KV_BUDGET, sentence, smaller, still, value_of
 from headway.train.stop import Stop
 from headway.train.update import Accumulated, Pass
+from headway.train.wall import Wall
+
+WALLED = frozenset({Phase.ROLLOUT, Phase.EVAL, Phase.SCORE, Phase.TRAIN})
+"""Phases in which an allocation that fails is split and tried again."""
 
 
 class View(Protocol):
@@ -81,6 +85,7 @@ class Job:
     seconds_before: float
     opened_at: float
     watch: Watch
+    wall: Wall
     longest_answer: int
     largest_batch: int = 0
     stepping: bool = False
@@ -105,10 +110,16 @@ class Job:
         """Record a phase; afterwards freed memory goes back to the system, so that the next peak is its own."""
         self.view.phase(phase, step)
         self.watch.at(phase, step)
-        with self.recorder.phase(phase, step), naming_failures(phase, self.pool_state):
+        wall = self.wall.around() if phase in WALLED else nullcontext()
+        with self.recorder.phase(phase, step), naming_failures(phase, self.pool_state), wall:
             yield
             gc.collect()
             trim()
+
+    def check(self) -> None:
+        """Before each micro-batch: StopRequested where someone asked to stop; `memory.limit` by what is held now."""
+        self.stop.check()
+        self.wall.move()
 
     def pool_state(self) -> PoolState | None:
         """The pool that the model lives in, as it is now."""
@@ -273,7 +284,7 @@ def open_job(
         yield Job(
             spec=spec, machine=machine, folder=folder, model=model, tokenizer=loaded.tokenizer, reference=reference,
             engine=engine, scorer=scorer, problems=problems, optimizer=optimizer, recorder=recorder, writers=writers,
-            view=view, stop=stop, watch=watch, longest_answer=longest_answer,
+            view=view, stop=stop, watch=watch, wall=_wall(spec, device, recorder), longest_answer=longest_answer,
             longest_allowed=longest_allowed, progress=progress, mark=mark,
             seconds_before=progress.seconds, opened_at=time.monotonic(),
             how=Pass(spec.rollout.temperature or 1.0, spec.train.logprob_chunk, cap, pad or 0, device),
@@ -368,6 +379,12 @@ def _watch(spec: RunSpec, machine: Machine, guarded: Guarded, recorder: Recorder
             view.message(f"forecast: {forecast.sentence}")
 
     return Watch(spec.guard, machine, guarded, decided, foreseen, stop.ask)
+
+
+def _wall(spec: RunSpec, device: torch.device, recorder: Recorder) -> Wall:
+    """The wall of this run: none where the guard may only warn, nor beside CUDA, whose driver maps what it likes."""
+    acts = spec.guard.policy != "observe" and not spec.guard.dry
+    return Wall(spec.memory.limit if acts and device.type == "cpu" else None, lambda: recorder.children)
 
 
 def _resume(

@@ -79,14 +79,14 @@ def one_step(job: Job) -> None:
 
     if spec.train.updates > 1 and progress.old_logprobs is None:
         with job.phase(Phase.SCORE, step), clock.time("score"):
-            progress.old_logprobs = score(job.model, samples, kept, job.how, job.stop.check, job.failed)
+            progress.old_logprobs = score(job.model, samples, kept, job.how, job.check, job.failed)
     if spec.objective.kl_coef > 0 and progress.ref_logprobs is None:
         with (
             job.phase(Phase.SCORE, step),
             clock.time("score"),
             reference_of(job.model, job.reference) as reference,
         ):
-            progress.ref_logprobs = score(reference, samples, kept, job.how, job.stop.check, job.failed)
+            progress.ref_logprobs = score(reference, samples, kept, job.how, job.check, job.failed)
     kept = scored(kept, samples, progress.old_logprobs, progress.ref_logprobs)
 
     stats, trained = LossStats.from_dict(progress.sums), 0
@@ -97,7 +97,7 @@ def one_step(job: Job) -> None:
             progress.old_logprobs, progress.ref_logprobs, spec.objective, spec.rollout.max_answer,
         )  # fmt: skip
         with job.phase(Phase.TRAIN, step), clock.time("train"):
-            passes = accumulate(job.model, update, spec.objective, job.how, job.stop.check, job.failed)
+            passes = accumulate(job.model, update, spec.objective, job.how, job.check, job.failed)
             job.learn_from(passes)
         with job.changing_weights(), job.phase(Phase.STEP, step), clock.time("step"):
             lr = learning_rate(spec.train, progress.optimizer_steps, job.optimizer_steps)

@@ -1,0 +1,52 @@
+"""`memory.limit` as a wall: while a phase computes, an allocation that would go beyond it fails.
+
+A reading once a second sees growth, and nothing that comes and goes between two readings; a failed allocation can be
+split and tried again, and a machine without memory cannot. The kernel counts private writable mappings (RLIMIT_DATA),
+touched or not, so the wall stands as far above what is mapped now as `memory.limit` is above what is resident.
+"""
+
+import resource
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from headway.guard.read import OwnSizes
+
+LEAST = 32 << 20
+"""Bytes that are left to the process in any case: its threads' stacks, small objects, and the way to a clean stop."""
+
+
+class Wall:
+    """Holds this process and the processes beside it, of `others()` bytes, to `limit` bytes of resident memory.
+
+    Without a limit, and outside Linux, it does nothing. A wall that was there before (`ulimit -d`) stays the lower.
+    """
+
+    def __init__(self, limit: int | None, others: Callable[[], int]) -> None:
+        self._limit = limit if sys.platform == "linux" else None
+        self._others = others
+        self._before = resource.getrlimit(resource.RLIMIT_DATA)
+
+    @contextmanager
+    def around(self) -> Iterator[None]:
+        """The wall stands while inside."""
+        if self._limit is None:
+            yield
+            return
+        self._sizes = OwnSizes()
+        try:
+            self.move()
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_DATA, self._before)
+            self._sizes.close()
+
+    def move(self) -> None:
+        """Inside `around`: put it where the limit is by what is held now. Takes five microseconds."""
+        if self._limit is None:
+            return
+        resident, mapped = self._sizes.read()
+        soft, hard = self._before
+        wall = mapped + max(LEAST, self._limit - resident - self._others())
+        known = [each for each in (wall, soft, hard) if each != resource.RLIM_INFINITY]
+        resource.setrlimit(resource.RLIMIT_DATA, (min(known), hard))
