@@ -23,22 +23,34 @@ def report(
         Path, typer.Argument(metavar="DIR", help="The output directory of headway train, or a black box of watch.")
     ],
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Where to write it.  [default: DIR/report.html]")
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="Where to write page or JSON.  [default: DIR/report.html]"),
     ] = None,
     open_: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print what the page shows as JSON, and write no page (docs/report.md).")
+        bool, typer.Option("--json", help="What the page shows, as JSON, and no page (docs/report.md).")
     ] = False,
 ) -> None:
-    """Write one HTML page of a run: memory over time, plan against measured, curves, what ended it."""
+    """Write one HTML page of a run: memory over time, plan against measured, curves, what ended it.
+
+    Exit code 0: written. 2: DIR is no folder of a run, or the file cannot be written.
+    """
+    from headway.errors import InputError
     from headway.reports.page.build import build, read_run
 
+    if as_json and open_:
+        raise InputError("--open: shows the page, and with --json none is written; leave one of the two out")
     run = read_run(folder, running=_in_use(folder))
     page = build(run, _doctor(run) if run.ending().bad else None)
     if as_json:
         from msgspec.json import encode, format
 
-        typer.echo(format(encode(page), indent=1).decode())
+        text = format(encode(page), indent=1).decode()
+        if out is None:
+            typer.echo(text)
+        else:
+            _write(out, f"{text}\n")
+            typer.echo(f"{page.title}: {page.ending.word}. Written to {out}")
         return
     from headway.reports.page.html import page_html
 
@@ -93,7 +105,7 @@ def _doctor(run: "Run") -> "Doctor":
 
 
 def _write(path: Path, text: str) -> None:
-    """Write the page whole: a temporary name, then a rename. InputError where it cannot be written."""
+    """Write a file whole: a temporary name, then a rename. InputError where it cannot be written."""
     from headway.errors import InputError
 
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

@@ -52,7 +52,14 @@ def train(
     ] = OnLimit.STOP,
     tries: Annotated[int, typer.Option("--tries", hidden=True, min=0)] = 0,
 ) -> None:
-    """Train a model inside the memory there is."""
+    """Train a model inside the memory there is.
+
+    The same command resumes a run that stopped.
+
+    Exit code 0: finished. 2: bad input. 3: the plan does not fit. 5: memory ran out, or the guard stopped the run.
+
+    129, 130, 143: a closed terminal, Ctrl-C or SIGTERM. 1: a mistake of headway's own.
+    """
     from rich.console import Console
 
     from headway.cli.planning import make_plan

@@ -55,6 +55,15 @@ def test_json_writes_no_page(folder):
     assert not (folder / "report.html").exists()
 
 
+def test_json_goes_to_the_file_that_is_named(folder, tmp_path):
+    text = run(folder, "--json", "--out", tmp_path / "run.json")
+    assert text == f"run: broke off. Written to {tmp_path / 'run.json'}\n"
+    written, printed = json.loads((tmp_path / "run.json").read_text()), json.loads(run(folder, "--json"))
+    assert written | {"made": 0} == printed | {"made": 0}
+    with pytest.raises(InputError, match="--open"):
+        run(folder, "--json", "--open")
+
+
 def test_the_doctor_reads_logs_and_not_what_a_model_wrote(folder):
     text = (
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8 GiB"
