@@ -256,6 +256,16 @@ def test_under_strict_a_leak_is_stopped_before_the_limit_and_told_as_that(tmp_pa
     assert "(cgroup) grows" in answer.because
 
 
+def test_words_that_are_no_text_reach_the_command_as_they_are(tmp_path):
+    done = subprocess.run(
+        [*HEADWAY, "watch", "--quiet", "--out", tmp_path, "--", "printf", b"caf\xe9"],
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, b"caf\xe9")
+    assert read_blackbox(tmp_path).begun.command == ("printf", "caf\ufffd")
+
+
 @pytest.mark.slow
 def test_a_running_process_is_watched_and_left_alone(tmp_path):
     with subprocess.Popen(["bash", "-c", "sleep 50 & wait"], start_new_session=True) as other:

@@ -5,6 +5,7 @@ nobody. Nothing of the command is executed. The process answers in one JSON docu
 long.
 """
 
+import os
 import re
 import shlex
 import subprocess
@@ -80,6 +81,15 @@ class Plan(Struct, frozen=True):
     launch: bool = False
 
 
+def as_utf8(word: str) -> str:
+    """A word of a command line as JSON can have it: bytes that are no UTF-8 become the replacement character.
+
+    >>> as_utf8("caf\\udce9"), as_utf8("café")
+    ('caf�', 'café')
+    """
+    return os.fsencode(word).decode(errors="replace")
+
+
 def may_be_launch(command: Sequence[str]) -> bool:
     """Whether it is worth reading a command: it names a script or a trainer, as far as its words show.
 
@@ -127,7 +137,9 @@ class Planner:
     def __init__(self, command: Sequence[str], machine: str | None = None, given: Sequence[str] = ()) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._found: Plan | None = None
-        request = Request(tuple(command), machine, tuple(given))
+        request = Request(
+            tuple(map(as_utf8, command)), None if machine is None else as_utf8(machine), tuple(map(as_utf8, given))
+        )
         if not (request.asked or may_be_launch(command)):
             self._found = Plan()
             return

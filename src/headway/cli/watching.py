@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from headway import __version__
-from headway.cli.watch_plan import WAIT_S, Plan, Planner
+from headway.cli.watch_plan import WAIT_S, Plan, Planner, as_utf8
 from headway.errors import InputError
 from headway.guard.blackbox import BlackBox, read_blackbox
 from headway.guard.boxplan import PlannedPool, plan_of
@@ -164,7 +164,8 @@ class _Session:
         self._box = BlackBox(
             self.folder,
             Begun(
-                time.time(), command, os.getpid(), __version__, interval=self._asked.interval, cwd=os.getcwd(),
+                time.time(), tuple(map(as_utf8, command)), os.getpid(), __version__, interval=self._asked.interval,
+                cwd=as_utf8(os.getcwd()),
                 spec=plan.spec, ledger=plan.ledger, policy=self._asked.policy, zone=time.localtime().tm_gmtoff,
             ),
         )  # fmt: skip
