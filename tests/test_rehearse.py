@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from headway.facts import machines, shapes
+from headway.facts.machine import Limit, Machine, Pool
 from headway.foreign.presets import workload
 from headway.guard.recorder import read_recording
 from headway.guard.rehearsal import Ended, Reached
@@ -15,9 +17,12 @@ from headway.guard.rehearsed import judge
 from headway.plan.ledger import Phase
 from headway.plan.plan import plan
 from headway.plan.planned import examine
-from headway.plan.room import larger_model, longest_answer
+from headway.plan.room import larger_model, longest_answer, without_model
 from headway.plan.verdict import fits_surely, with_lengths
+from headway.reports.ledger import refusal
+from headway.reports.plan import plan_report
 from headway.reports.rehearse import document, report
+from headway.units import format_bytes
 
 ROOT = Path(__file__).parents[1]
 SPEC = """
@@ -47,8 +52,6 @@ def headway(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def shown(found) -> str:
-    from rich.console import Console
-
     console = Console(width=100, highlight=False)
     with console.capture() as capture:
         console.print(report(found))
@@ -121,6 +124,34 @@ def test_the_largest_model_has_no_next_one() -> None:
     pool = plan(run, machine).pools()[0]
     assert larger_model(workload(shapes.table()["qwen3-14b"], "headway"), machine, pool).what == "qwen3-32B"
     assert larger_model(run, machine, pool) is None
+
+
+def limited(size: int):
+    run = workload(shapes.table()["qwen3-0.6b"], "headway", ("device=cpu",))
+    limit = Limit("memory.limit", size, "headway does not start the run", "RunSpec")
+    return examine(run, Machine("here", (Pool("node[0].host", "host", size, (limit,)),), 2))
+
+
+def test_a_limit_below_the_process_alone_asks_for_no_smaller_model() -> None:
+    for size, says in ((300 << 20, True), (600 << 20, False)):
+        planned = limited(size)
+        text = refusal(planned.ledger, planned.outcome.pools, [])
+        assert ("no model fits: memory.limit" in text) == says
+        assert ("take a smaller model" in text) != says
+        console = Console(width=200)
+        with console.capture() as capture:
+            console.print(plan_report(planned, "headway"))
+        assert ("No model fits" in capture.get()) == says
+    alone = without_model(limited(300 << 20).ledger, "node[0].host")
+    assert f"hold without one, {format_bytes(alone)}; set it to at least" in refusal(
+        limited(300 << 20).ledger, limited(300 << 20).outcome.pools, []
+    )
+
+
+def test_the_bound_of_the_search_is_no_longest_answer(tmp_path: Path) -> None:
+    planned = limited(1 << 50)
+    found = judge(planned, Ended(-9, "load", 0, 1, None, "", (), 0, 3.0), tmp_path / "recording.jsonl")
+    assert "1,048,576 or more tokens surely fit" in " ".join(shown(found).split())
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What the room that a run leaves is enough for: the next larger model of its series, the longest answer."""
+"""What the room that a run leaves is enough for: the next larger model of its series, the longest answer, any."""
 
 from collections.abc import Iterator
 
@@ -9,12 +9,17 @@ from headway.errors import InputError
 from headway.facts.machine import Machine
 from headway.facts.shapes import ModelShape, table
 from headway.facts.workload import Workload
+from headway.plan.ledger import Ledger, total
 from headway.plan.moves import is_rehearsal, series
 from headway.plan.plan import plan
 from headway.plan.verdict import furthest, limits_of, tops, with_lengths
 
 LONGEST = 1 << 20
 """Tokens up to which answers are tried."""
+
+
+WITHOUT_MODEL = frozenset({"process", "reward process", "operating system", "CUDA context", "communicators", "Ray"})
+"""Lines of the ledger that are there whatever the model is."""
 
 
 class Need(Struct, frozen=True):
@@ -69,3 +74,18 @@ def longest_answer(workload: Workload, machine: Machine, *, surely: bool) -> int
         return max(excess, default=None)
 
     return furthest(over, 0, LONGEST)
+
+
+def without_model(ledger: Ledger, pool: str) -> int:
+    """The most that a phase is expected to hold of a pool before a single parameter is there, in bytes: a limit below
+    that lets no model run.
+
+    >>> from headway.facts import machines
+    >>> from headway.foreign.presets import workload
+    >>> machine = machines.by_name("gb10").without_ray()
+    >>> small, large = (plan(workload(table()[name], "headway"), machine) for name in ("qwen3-0.6b", "qwen3-4b"))
+    >>> without_model(small, "node[0].unified") == without_model(large, "node[0].unified")
+    True
+    """
+    phases = (ledger.select(pool, phase) for phase in ledger.phases(pool))
+    return max(total(line for line in lines if line.item in WITHOUT_MODEL) for lines in phases)

@@ -10,6 +10,7 @@ from rich.text import Text
 from headway.facts.machine import Limit, Machine, Pool
 from headway.plan.ledger import Ledger, Line, Phase
 from headway.plan.remedies import Remedy
+from headway.plan.room import without_model
 from headway.plan.verdict import PoolVerdict
 from headway.reports.widgets import NARROW, VERDICT_STYLES, Bar, Layouts, Unit, aligned, share_of, since
 from headway.units import format_bytes
@@ -176,11 +177,26 @@ def refusal(ledger: Ledger, verdicts: Sequence[PoolVerdict], advice: Sequence[st
             f"worst phase: {peak.phase}, {since(peak.step)}; its largest lines:",
             *(f"  {format_bytes(line.bytes):>11}  {line.item}  = {line.formula}" for line in largest),
         ]
+    if impossible := [line for verdict in verdicts if (line := no_model_fits(ledger, verdict))]:
+        return "\n".join([*lines, *impossible, "or start it all the same with --force"])
     lines += ["set instead:", *(f"  {change}" for change in advice)] if advice else []
     if not any(change.endswith(FITS) for change in advice):
         none = "none of these makes it fit" if advice else "no setting makes it fit"
         lines.append(f"{none}; take a smaller model")
     return "\n".join([*lines, "or start it all the same with --force"])
+
+
+def no_model_fits(ledger: Ledger, verdict: PoolVerdict) -> str:
+    """What to say of a limit that is below what a run holds whatever its model is; empty where it is not."""
+    limit, pool = verdict.limit, verdict.pool
+    if limit is None or (alone := without_model(ledger, pool)) <= limit.bytes:
+        return ""
+    least, surely = format_bytes(ledger.peak(pool).bytes), format_bytes(ledger.upper(pool))
+    needed = f"set it to at least {least}" if limit.name == "memory.limit" else f"this run needs at least {least}"
+    return (
+        f"no model fits: {limit.name} ({format_bytes(limit.bytes)}) is below what the processes hold without one, "
+        f"{format_bytes(alone)}; {needed}, {surely} to be sure"
+    )
 
 
 def remedy_line(remedy: Remedy) -> str:

@@ -14,7 +14,7 @@ from headway.plan.ledger import Ledger, Line, Phase
 from headway.plan.planned import LONGEST, Planned
 from headway.plan.remedies import Remedy
 from headway.plan.verdict import Kind, Outcome, PoolVerdict
-from headway.reports.ledger import items
+from headway.reports.ledger import items, no_model_fits
 from headway.reports.widgets import VERDICT_STYLES, Layouts, Unit, hanging, share_of, since
 from headway.units import GIB, format_bytes
 
@@ -250,6 +250,9 @@ def _remedies(planned: Planned) -> Iterator[RenderableType]:
         return
     shown, fits = advice.remedies[:REMEDIES], any(each.fits for each in advice.remedies)
     yield Text()
+    if impossible := [line for each in planned.outcome.pools if (line := no_model_fits(planned.ledger, each))]:
+        yield Text("\n".join([line[0].upper() + line[1:] + "." for line in impossible]), style="bold")
+        return
     if not shown:
         yield Text("Nothing that this trainer accepts lowers the peak.", style="bold")
     elif fits:

@@ -9,6 +9,8 @@ from rich.text import Text
 
 from headway.facts.calibration import ProcessBase
 from headway.guard.rehearsed import PhaseRow, Rehearsed
+from headway.plan.room import LONGEST
+from headway.reports.ledger import no_model_fits
 from headway.reports.widgets import NARROW, VERDICT_STYLES, Layouts, Unit, aligned, duration
 from headway.units import format_bytes
 
@@ -93,9 +95,10 @@ def _more(found: Rehearsed) -> list[Text]:
         )
     now = found.planned.workload.rollout.max_answer
     lines.append(
-        f"Longest answer by plan: {found.longest:,} tokens surely fit, {found.longest_expected:,} are expected to; "
-        f"the run permits {now:,}."
+        f"Longest answer by plan: {_tokens(found.longest)} tokens surely fit, {_tokens(found.longest_expected)} are "
+        f"expected to; the run permits {now:,}."
     )
+    lines += [f"{line[0].upper()}{line[1:]}." for line in _impossible(found)]
     if found.ended.dropped:
         lines.append(
             f"{found.ended.dropped:,} samples are longer than may be trained here and would be dropped: they teach "
@@ -103,6 +106,20 @@ def _more(found: Rehearsed) -> list[Text]:
         )
     lines += [f"Note: {note}." for note in found.ended.notes]
     return [Text(line) for line in lines]
+
+
+def _tokens(count: int) -> str:
+    """A length; that up to which it is searched may not be the longest.
+
+    >>> _tokens(4096), _tokens(1 << 20)
+    ('4,096', '1,048,576 or more')
+    """
+    return f"{count:,}" + (" or more" if count >= LONGEST else "")
+
+
+def _impossible(found: Rehearsed) -> list[str]:
+    pools = found.planned.outcome.pools
+    return [line for each in pools if not found.fits and (line := no_model_fits(found.planned.ledger, each))]
 
 
 def calibrated(base: ProcessBase) -> str:
