@@ -1,5 +1,6 @@
 """`headway watch`: options, what is shown and served, restarts and why there is none."""
 
+import io
 import os
 import socket
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import typer
 import yaml
+from rich.console import Console
 from typer.testing import CliRunner
 
 from headway.cli import metrics, watching
@@ -21,13 +23,17 @@ from headway.errors import HeadwayError, InputError
 from headway.foreign.pod import read_pods
 from headway.foreign.readers import read_command, read_run
 from headway.foreign.resume import edits_of_resume, last_checkpoint, resumed_command, resumed_script
+from headway.guard.boxplan import PlannedPool, Worst
 from headway.guard.forecast import Forecast, Reach
 from headway.guard.frame import Action, Frame, Gauge, ProcessUse
 from headway.guard.watch import View
-from headway.reports.watch import ROWS, StatusArea, action_line, status_line
+from headway.reports.watch import ROWS, StatusArea, action_line, render, status_line
 
 GIB = 1 << 30
 SCRIPTS = Path(__file__).parents[2] / "data" / "scripts"
+
+
+SAVES = "python3 train.py --rollout-batch-size 8 --save $CKPT/a"
 
 
 def invoke(*words: str) -> Exception | None:
@@ -41,8 +47,13 @@ def invoke(*words: str) -> Exception | None:
         (("--pid", "1", "--", "true"), "not both"),
         (("--pid", "1", "--restart", "1"), "cannot be started again"),
         (("--policy", "brave", "--", "true"), "guard policy 'brave': must be one of observe, protect, strict"),
-        (("--restart", "1", "--", "python3", "mine.py"), "--restart: command line: no trainer that is known"),
+        (("--restart", "1", "--", "python3", "mine.py"), "it starts mine.py); it knows those of slime, Miles,"),
+        (("--restart", "1", "--", "true"), "--restart: true: it is no launch that headway can tell to resume; it"),
+        (("--restart", "1", "--", "bash", "no.sh"), "can tell to resume (no.sh: no such file); it knows those of"),
+        (("--restart", "1", "--", "headway", "train", "a.toml", "--force"), "headway train a.toml --on-limit resume"),
         (("--restart", "1", "--", "python3", "train.py", "--rollout-batch-size", "8"), "has no --save"),
+        (("--restart", "1", "--", "bash", "-c", SAVES), "--save ${CKPT}/a: variable CKPT is not set"),
+        (("--pid", "1", "--machine", "gb10"), "--machine, --model, --set: plan a command"),
         (("--out", "/dev/null", "--", "true"), "no recording can be written there"),
         (("--pid", "999999999",), "there is no such process"),
     ],
@@ -80,6 +91,22 @@ def test_the_status_line_has_the_nearest_limits_first_and_the_forecast():
     assert "1 processes, largest ray::Trainer.train 2.00 GiB" in line
     assert "grows 128.0 MiB a step, reaches 4.00 GiB at step 19-22" in line
     assert action_line(ACTION) == "headway stop (not done: dry run): it reaches the limit"
+
+
+PLANNED = PlannedPool("node[0].host", "tight", 7 * GIB // 2, 18 * GIB // 5, Worst("train", 2))
+
+
+def test_the_planned_peak_stands_beside_its_pool():
+    view = View(FRAME, planned={PLANNED.pool: PLANNED})
+    assert "cgroup 3.00 GiB of 4.00 GiB (75%), plan 3.5-3.6 GiB; " in status_line(view, 0.0)
+    for width in (80, 120):
+        console = Console(file=io.StringIO(), width=width, color_system=None)
+        console.print(render(view, width))
+        rows = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+        row = next(row for row in rows if row.startswith("node[0].host cgroup"))
+        assert row.endswith(" 3.00 GiB of 4.00 GiB (75%), plan 3.5-3.6 GiB")
+        bar = row.split()[2]
+        assert bar.index("│") == round(0.9 * len(bar))  # the bound of the plan
 
 
 class Screen:

@@ -1,10 +1,12 @@
 """What the doctor makes of a black box: only what it recorded, and teardown is never a cause."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from headway.cli.doctor import diagnosed
+from headway.cli.watch_plan import Request, planned
 from headway.diagnose.finding import Diagnosis
 from headway.guard.blackbox import BlackBox
 from headway.guard.boxrecords import Begun, Counted, Ended, Event, Mark, Note, Over, Sent
@@ -17,8 +19,11 @@ KERNEL = (
 )
 
 
-def told(folder: Path, *events: Event, log: bytes = b"step 41: {'loss': 1}\n", over: Over | None = None) -> Diagnosis:
-    box = BlackBox(folder, Begun(T, ("bash", "run.sh"), 1, "0.1.0"))
+def told(
+    folder: Path, *events: Event, log: bytes = b"step 41: {'loss': 1}\n", over: Over | None = None,
+    plan: tuple[str, str] = ("", ""),
+) -> Diagnosis:  # fmt: skip
+    box = BlackBox(folder, Begun(T, ("bash", "run.sh"), 1, "0.1.0", spec=plan[0], ledger=plan[1]))
     box.add(
         Frame(T + 50, (Gauge("node[0].host", "cgroup", 99, 100),), phase="train", step=41, events={"oom_kill": 3})
     )
@@ -77,13 +82,26 @@ def test_a_count_from_before_the_end_rules_nothing_out(tmp_path):
         (Sent(T + 60, 9, 7, "x", sender=77, sender_name="bash"), "outside-signal", "process 77 (bash) sent it"),
         (Sent(T + 60, 9, 7, "x", sender=0), "outside-signal", "a process outside of the container sent it"),
         (Sent(T + 60, 9, 7, "x", sender=78, sender_name="raylet", inside=True), "not-established", ""),
+        (Sent(T + 60, 9, 7, "x", sender=7, sender_name="x", inside=True), "user-exit", "process 7 (x) sent it to itself"),
+        (Sent(T + 60, 9, 7, "x", sender=6, sender_name="sh", inside=True), "user-exit", "process 6 (sh) of the run sent it"),
+        (Sent(T + 60, 9, 8, "y", sender=6, sender_name="sh", inside=True), "not-established", ""),
+        (Sent(T + 60, 9, 7, "x", sender=6, sender_name="ray::JobSupervisor", inside=True), "not-established", ""),
         (Sent(T + 60, 15, 7, "x", sender=77, sender_name="bash"), "not-established", ""),
         (Sent(T + 60, 9, 7, "x", why="only root may read it"), "not-established", ""),
     ],
 )
-def test_a_sender_is_named_where_it_is_none_of_the_run(tmp_path, sent, cause, because):
+def test_a_sender_is_named_unless_it_is_ray(tmp_path, sent, cause, because):
     found = told(tmp_path, killed(), sent, over=OVER)
     assert (found.answer.mechanism, found.answer.cause, found.answer.because) == ("sigkill-class", cause, because)
+
+
+@pytest.mark.parametrize(("number", "mechanism"), [(1, "sigkill-class"), (15, "sigterm")])
+def test_a_run_that_signals_itself_has_no_sender_outside(tmp_path, number, mechanism):
+    sent = Sent(T + 60, number, 7, "x", sender=7, sender_name="python3", inside=True)
+    found = told(tmp_path, killed(signal=number), sent, over=Over(T + 60.2, None, number)).answer
+    assert (found.mechanism, found.cause, found.cause_grade) == (mechanism, "user-exit", "proven")
+    assert "process 7 (python3) sent it to itself" in found.sentence
+    assert "outside-signal" not in [each.name for each in found.candidates]
 
 
 def test_a_guard_of_the_machine_is_named_as_one(tmp_path):
@@ -143,3 +161,47 @@ def test_a_folder_above_and_one_that_is_still_written(tmp_path):
     answer = diagnosed([str(tmp_path / "now")], [], None, None, live=False).answer
     box.close()
     assert answer.mechanism == "unknown"
+
+
+@pytest.fixture(scope="module")
+def plan() -> tuple[str, str]:
+    """The settings and the plan of a launch that does not fit, as `headway watch` keeps them."""
+    script = str(Path(__file__).parents[2] / "data" / "scripts" / "slime-step-75.sh")
+    made = planned(Request(("bash", script), "8xh100-80", ("qwen3-30B-A3B", "host.bytes=1600e9")))
+    assert made.ledger
+    return made.spec, made.ledger
+
+
+def test_the_plan_and_the_settings_that_a_box_keeps_are_used(tmp_path, plan):
+    found = told(tmp_path, killed(), over=OVER, plan=plan)
+    assert "the plan before the run, on 8xh100-80: does not fit" in found.context
+    assert any(line.startswith("node[0].device[0]: 132.70 GiB expected, ") for line in found.context)
+    assert "a save (every 50) was not due at step 41: none had been yet" in found.context
+    assert any(line.startswith("lint: slime-step-75.sh:83 a reference model is loaded") for line in found.context)
+    assert found.remedies
+    assert found.remedies[0]["before_bytes"] > found.remedies[0]["after_bytes"]  # type: ignore[operator]
+    assert not any("what was planned at most" in line for line in found.context)
+
+
+def test_a_pool_that_held_more_than_was_planned_at_most_is_named(tmp_path, plan):
+    made = json.loads(plan[1])
+    host = next(pool for pool in made["pools"] if pool["pool"] == "node[0].host")
+    host["upper_bytes"] = 52
+    found = told(tmp_path, killed(), over=OVER, plan=(plan[0], json.dumps(made)))
+    line = f"{tmp_path.name}: node[0].host held 1.9x what was planned at most: 99 B in train of step 41, planned 52 B"
+    assert line in found.context
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"settings": 7}', "[model]\npath = 'x'\n", "\x00", "[" * 100_000])
+def test_a_plan_that_cannot_be_read_changes_nothing(tmp_path, text):
+    plain = told(tmp_path / "a" / "box", killed(), over=OVER)
+    damaged = told(tmp_path / "b" / "box", killed(), over=OVER, plan=(text, text))
+    assert (names(damaged), damaged.context, damaged.remedies) == (names(plain), plain.context, ())
+
+
+def test_a_plan_that_is_asked_for_takes_the_kept_one_s_place(tmp_path, plan):
+    told(tmp_path, killed(), over=OVER, plan=plan)
+    script = Path(__file__).parents[2] / "data" / "scripts" / "slime-step-75.sh"
+    found = diagnosed([str(tmp_path)], [], script, "8xh200", live=False)
+    assert any(line.startswith("the plan on 8xh200: ") for line in found.context)
+    assert not any("plan before the run" in line for line in found.context)

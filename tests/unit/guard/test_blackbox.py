@@ -23,6 +23,7 @@ from headway.guard.boxrecords import (
     Mark,
     Note,
     Over,
+    PlanMade,
     Seen,
     Sent,
     Span,
@@ -72,6 +73,33 @@ def test_everything_that_was_written_is_read(tmp_path):
     assert box.counters["after"]["oom_kill"] - box.counters["before"]["oom_kill"] == 1
     assert box.over is not None
     assert (box.over.signal, box.forecasts[0].text) == (9, "it reaches the limit")
+
+
+def test_a_folder_of_other_things_is_left_alone(tmp_path):
+    (tmp_path / "summary.json").write_text("{}")
+    (tmp_path / ".bashrc").write_text("")
+    with pytest.raises(InputError, match=r"holds other things \(.bashrc, summary.json\) and no black box"):
+        BlackBox(tmp_path, begun())
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".bashrc", "summary.json"]
+
+
+def test_a_black_box_goes_on_whatever_was_put_into_it_and_so_does_one_that_never_began(tmp_path):
+    box = written(tmp_path / "box", frame(1001.0))
+    (box / "report.html").write_text("")
+    (box / "notes.md").write_text("what I think of it")
+    assert read_blackbox(written(box, frame(1001.0))).attempts == 2
+    (tmp_path / "full").mkdir()
+    for name in (".lock", "events.jsonl", "log.0.txt", "frames-000001.jsonl", "lost+found"):
+        (tmp_path / "full" / name).write_text("")
+    assert read_blackbox(written(tmp_path / "full", frame(1001.0))).attempts == 1
+
+
+def test_a_plan_that_came_late_is_the_attempt_s_and_what_the_run_held_of_each_pool_is_kept(tmp_path):
+    small = Frame(1002.0, frame(1002.0).gauges, (ProcessUse(9, 5, "python3", 3 * GIB // 4),), "save", 4)
+    box = read_blackbox(written(tmp_path, PlanMade(1000.5, "read", "{}"), frame(1001.0, GIB // 2), small))
+    assert (box.begun.spec, box.begun.ledger) == ("read", "{}")
+    top = box.uses["node[0].host"]
+    assert (top.bytes, top.phase, top.step) == (3 * GIB // 4, "save", 4)
 
 
 def test_it_is_read_while_it_is_written_and_by_one_writer_alone(tmp_path):

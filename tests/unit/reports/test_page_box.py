@@ -8,7 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from headway.cli.watch_plan import Request, planned
 from headway.guard.blackbox import BlackBox
+from headway.guard.boxplan import plan_of
 from headway.guard.boxrecords import (
     MOMENT_LINES,
     Acted,
@@ -19,6 +21,7 @@ from headway.guard.boxrecords import (
     Mark,
     Note,
     Over,
+    PlanMade,
     Sent,
     thin,
 )
@@ -43,8 +46,8 @@ def frame(t: float, size: int, *, phase: str | None = None, step: int | None = N
     return Frame(T + t, gauges, uses, phase, step, {"some": 1.5, "full": 0.0})
 
 
-def begun(t: float = 0.0) -> Begun:
-    return Begun(T + t, ("bash", "run.sh", "--name", "a <b>"), 7, "0.1.0", policy="observe")
+def begun(t: float = 0.0, ledger: str = "") -> Begun:
+    return Begun(T + t, ("bash", "run.sh", "--name", "a <b>"), 7, "0.1.0", policy="observe", ledger=ledger)
 
 
 @pytest.fixture
@@ -184,3 +187,30 @@ def test_thinned_stretches_keep_their_peaks(tmp_path):
     path.write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in thin(moments, 10.0)))
     history = build(read_run(tmp_path / "box")).history
     assert history.pools[0].curves[0].top == 50 * GIB
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_the_plan_that_a_box_keeps_stands_beside_what_the_run_held(tmp_path, late):
+    script = Path(__file__).parents[2] / "data" / "scripts" / "slime-arrays.sh"
+    plan = planned(Request(("bash", str(script)), "8xh100-80", ()))
+    writer = BlackBox(tmp_path / "box", begun(ledger="" if late else plan.ledger))
+    if late:
+        writer.add(PlanMade(T + 0.5, plan.spec, plan.ledger))
+    for t, phase in enumerate(("rollout", "train")):
+        writer.add(frame(t + 1, (10 + t) * GIB, phase=phase, step=1))
+    writer.close()
+    page = build(read_run(tmp_path / "box"))
+    rows = {each.pool: {row.phase: row for row in each.rows} for each in page.comparisons}
+    # the processes, not all that the node holds; of a device what it holds
+    assert [rows[HOST][phase].measured for phase in ("rollout", "train")] == [
+        10 * GIB // 3 * 3, 11 * GIB // 3 * 3,
+    ]  # fmt: skip
+    assert rows["node[0].device[0]"]["train"].measured == 11 * GIB // 2
+    made = plan_of(plan.ledger)
+    assert made is not None
+    assert {each.pool: each.upper for each in page.comparisons} == {
+        each.pool: each.upper_bytes for each in made.pools
+    }
+    assert ("plan before the run", "fits, on 8xh100-80") in page.history.facts
+    assert sum(part.bytes for part in rows[HOST]["train"].items) == rows[HOST]["train"].predicted
+    assert "Predicted against measured" in page_html(page)
