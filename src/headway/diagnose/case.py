@@ -111,6 +111,15 @@ class Case(Struct, frozen=True, dict=True):
         return self.first("box-stop") if self.mechanism == "sigterm" else None
 
     @property
+    def inner(self) -> Evidence | None:
+        """A black box's word that a process of the run sent the signal that ended this one, Ray's own aside."""
+        if self.event is None or self.event.kind != "box-signal":
+            return None
+        own = (self.event.fields["pid"], self.event.fields["signal"])
+        found = (each for each in self.evidence if each.kind == "box-inner")
+        return next((each for each in found if (each.fields["target"], each.fields["signal"]) == own), None)
+
+    @property
     def pinned(self) -> Evidence | None:
         """A line around the event that asks for page-locked host memory."""
         found = self.first("pinned")

@@ -82,8 +82,8 @@ def test_a_count_from_before_the_end_rules_nothing_out(tmp_path):
         (Sent(T + 60, 9, 7, "x", sender=77, sender_name="bash"), "outside-signal", "process 77 (bash) sent it"),
         (Sent(T + 60, 9, 7, "x", sender=0), "outside-signal", "a process outside of the container sent it"),
         (Sent(T + 60, 9, 7, "x", sender=78, sender_name="raylet", inside=True), "not-established", ""),
-        (Sent(T + 60, 9, 7, "x", sender=7, sender_name="x", inside=True), "user-exit", "process 7 (x) sent it to itself"),
-        (Sent(T + 60, 9, 7, "x", sender=6, sender_name="sh", inside=True), "user-exit", "process 6 (sh) of the run sent it"),
+        (Sent(T + 60, 9, 7, "x", 7, "x", inside=True), "user-exit", "process 7 (x) sent it to itself"),
+        (Sent(T + 60, 9, 7, "x", 6, "sh", inside=True), "user-exit", "process 6 (sh) of the run sent it"),
         (Sent(T + 60, 9, 8, "y", sender=6, sender_name="sh", inside=True), "not-established", ""),
         (Sent(T + 60, 9, 7, "x", sender=6, sender_name="ray::JobSupervisor", inside=True), "not-established", ""),
         (Sent(T + 60, 15, 7, "x", sender=77, sender_name="bash"), "not-established", ""),
@@ -98,7 +98,7 @@ def test_a_sender_is_named_unless_it_is_ray(tmp_path, sent, cause, because):
 @pytest.mark.parametrize(("number", "mechanism"), [(1, "sigkill-class"), (15, "sigterm")])
 def test_a_run_that_signals_itself_has_no_sender_outside(tmp_path, number, mechanism):
     sent = Sent(T + 60, number, 7, "x", sender=7, sender_name="python3", inside=True)
-    found = told(tmp_path, killed(signal=number), sent, over=Over(T + 60.2, None, number)).answer
+    found = told(tmp_path, killed(signal=number), sent, over=Over(T + 60.2, 7, None, number)).answer
     assert (found.mechanism, found.cause, found.cause_grade) == (mechanism, "user-exit", "proven")
     assert "process 7 (python3) sent it to itself" in found.sentence
     assert "outside-signal" not in [each.name for each in found.candidates]

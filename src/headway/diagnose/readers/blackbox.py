@@ -80,6 +80,15 @@ SIGNS = (
         says="who sent the signal: the kernel names the sender",
     ),
     Sign(
+        "box-inner",
+        "context",
+        ("black box: sent ",),
+        r"black box: sent \w+ \(number (?P<signal>\d+)\) to process (?P<target>\d+) \(.*\), "
+        r"by (?P<sender>process (?P<pid>\d+) \(.*\)), of the run$",
+        unless=r"\((?:ray|gcs_server)[^()]*\), of the run$",
+        says="a process of the run sent the signal, itself or another: the kernel names the sender",
+    ),
+    Sign(
         "oom-daemon",
         "end",
         ("black box: sent ",),

@@ -170,7 +170,7 @@ SIGNS = (
         "end",
         ("sighup", "hangup"),
         r"SIGHUP|^\s*Hangup",
-        unless=r"\(1\)|nohup",
+        unless=r"\(1\)|nohup|black box: ",
         says="the terminal or session closed",
     ),
     Sign(

@@ -19,7 +19,7 @@ def _seen(case: Case) -> Claim | None:
 
 
 def _find(case: Case) -> Claim | None:
-    if case.stopped is not None:
+    if case.stopped is not None or case.inner is not None:
         return None
     if (sender := _seen(case)) is not None:
         return sender
