@@ -35,6 +35,10 @@ def rehearse(
     case = read_case([str(run)], None, None, settings)
     if case.spec is None:
         raise InputError(f"{run}: only a RunSpec (TOML) or a launch script of slime or Miles can be rehearsed")
+    if not _made_up(case.spec):
+        from headway.rollout.inputs import check_inputs
+
+        check_inputs(case.spec)
     planned = examine(case.workload, case.machine)
     steps = min(steps, case.spec.train.steps)
     with _folder(out) as folder:
@@ -53,6 +57,13 @@ def rehearse(
                 f"the rehearsal broke in phase {ended.phase} (exit status {ended.status}):\n{ended.error}"
             )
         return judge(planned, ended, folder / "run" / "recording.jsonl")
+
+
+def _made_up(spec: "RunSpec") -> bool:
+    """Whether the model's files are not here, so that problems and reward are made up."""
+    from headway.config.source import resolve
+
+    return spec.model.init == "pretrained" and resolve(spec.model).folder is None
 
 
 def _rehearsed(spec: "RunSpec", folder: Path) -> str:

@@ -27,6 +27,7 @@ from headway.rollout.allocation import asked_bytes, first_line
 from headway.rollout.data import ProblemSet, load_problems
 from headway.rollout.engine import Engine, SamplingParams
 from headway.rollout.hf import HfEngine
+from headway.rollout.inputs import enough
 from headway.rollout.kvplan import sequences_in_flight
 from headway.rollout.rewards import Scorer, make_scorer
 from headway.rollout.samples import Sample
@@ -284,7 +285,7 @@ def open_job(
         yield Job(
             spec=spec, machine=machine, folder=folder, model=model, tokenizer=loaded.tokenizer, reference=reference,
             engine=engine, scorer=scorer, problems=problems, optimizer=optimizer, recorder=recorder, writers=writers,
-            view=view, stop=stop, watch=watch, wall=_wall(spec, device, recorder), longest_answer=longest_answer,
+            view=view, stop=stop, watch=watch, wall=_wall(spec, device, recorder, scorer), longest_answer=longest_answer,
             longest_allowed=longest_allowed, progress=progress, mark=mark,
             seconds_before=progress.seconds, opened_at=time.monotonic(),
             how=Pass(spec.rollout.temperature or 1.0, spec.train.logprob_chunk, cap, pad or 0, device),
@@ -325,11 +326,7 @@ def _frozen_copy(source: ModelSource, spec: RunSpec, device: torch.device) -> nn
 
 def _check(problems: ProblemSet, loaded: LoadedModel, spec: RunSpec) -> int:
     """What can only be checked once the problems are there; the most tokens of a prompt with its answer."""
-    if len(problems.train) < spec.rollout.prompts:
-        raise InputError(
-            f"rollout.prompts = {spec.rollout.prompts}: there are only {len(problems.train)} training problems; "
-            "set rollout.prompts lower or give more problems"
-        )
+    enough(problems, spec)
     prompt = max(len(problem.prompt_ids) for problem in (*problems.train, *problems.held_out))
     longest = prompt + spec.rollout.max_answer
     sequences_in_flight(loaded.shape, DTYPE_BYTES[spec.model.dtype], spec.rollout.kv_budget, longest)
@@ -381,10 +378,11 @@ def _watch(spec: RunSpec, machine: Machine, guarded: Guarded, recorder: Recorder
     return Watch(spec.guard, machine, guarded, decided, foreseen, stop.ask)
 
 
-def _wall(spec: RunSpec, device: torch.device, recorder: Recorder) -> Wall:
+def _wall(spec: RunSpec, device: torch.device, recorder: Recorder, scorer: Scorer) -> Wall:
     """The wall of this run: none where the guard may only warn, nor beside CUDA, whose driver maps what it likes."""
     acts = spec.guard.policy != "observe" and not spec.guard.dry
-    return Wall(spec.memory.limit if acts and device.type == "cpu" else None, lambda: recorder.children)
+    limit = spec.memory.limit if acts and device.type == "cpu" else None
+    return Wall(limit, lambda: recorder.children, scorer.pids)
 
 
 def _resume(
