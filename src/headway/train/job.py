@@ -285,8 +285,8 @@ def open_job(
         yield Job(
             spec=spec, machine=machine, folder=folder, model=model, tokenizer=loaded.tokenizer, reference=reference,
             engine=engine, scorer=scorer, problems=problems, optimizer=optimizer, recorder=recorder, writers=writers,
-            view=view, stop=stop, watch=watch, wall=_wall(spec, device, recorder, scorer), longest_answer=longest_answer,
-            longest_allowed=longest_allowed, progress=progress, mark=mark,
+            view=view, stop=stop, watch=watch, wall=_wall(spec, device, recorder, scorer),
+            longest_answer=longest_answer, longest_allowed=longest_allowed, progress=progress, mark=mark,
             seconds_before=progress.seconds, opened_at=time.monotonic(),
             how=Pass(spec.rollout.temperature or 1.0, spec.train.logprob_chunk, cap, pad or 0, device),
         )  # fmt: skip

@@ -8,7 +8,7 @@ touched or not, so the wall stands as far above what is mapped now as `memory.li
 import resource
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from headway.guard.read import OwnSizes
 
@@ -19,12 +19,16 @@ LEAST = 32 << 20
 class Wall:
     """Holds this process and the processes beside it, of `others()` bytes, to `limit` bytes of resident memory.
 
-    Without a limit, and outside Linux, it does nothing. A wall that was there before (`ulimit -d`) stays the lower.
+    The reward's processes, `pids()`, may each map as much as the limit: one that asks for more at once gets a
+    MemoryError, which scores its answer as failed. Without a limit, and outside Linux, there is no wall. One that was
+    there before (`ulimit -d`) stays the lower.
     """
 
-    def __init__(self, limit: int | None, others: Callable[[], int]) -> None:
+    def __init__(
+        self, limit: int | None, others: Callable[[], int], pids: Callable[[], tuple[int, ...]] = tuple
+    ) -> None:
         self._limit = limit if sys.platform == "linux" else None
-        self._others = others
+        self._others, self._pids = others, pids
         self._before = resource.getrlimit(resource.RLIMIT_DATA)
 
     @contextmanager
@@ -34,6 +38,10 @@ class Wall:
             yield
             return
         self._sizes = OwnSizes()
+        for pid in self._pids():
+            with suppress(ProcessLookupError):
+                soft, hard = resource.prlimit(pid, resource.RLIMIT_DATA)
+                resource.prlimit(pid, resource.RLIMIT_DATA, (_lowest(self._limit, soft, hard), hard))
         try:
             self.move()
             yield
@@ -48,5 +56,9 @@ class Wall:
         resident, mapped = self._sizes.read()
         soft, hard = self._before
         wall = mapped + max(LEAST, self._limit - resident - self._others())
-        known = [each for each in (wall, soft, hard) if each != resource.RLIM_INFINITY]
-        resource.setrlimit(resource.RLIMIT_DATA, (min(known), hard))
+        resource.setrlimit(resource.RLIMIT_DATA, (_lowest(wall, soft, hard), hard))
+
+
+def _lowest(*limits: int) -> int:
+    """The lowest of some limits, one of which is finite."""
+    return min(each for each in limits if each != resource.RLIM_INFINITY)

@@ -2,6 +2,7 @@
 
 import os
 import resource
+import subprocess
 import sys
 import time
 
@@ -53,6 +54,14 @@ def test_a_process_that_is_over_the_limit_keeps_a_little_to_end_in() -> None:
         assert len(bytearray(LEAST // 2)) == LEAST // 2
         with pytest.raises(MemoryError):
             bytearray(2 * LEAST)
+
+
+def test_a_reward_s_process_may_not_map_more_than_the_limit() -> None:
+    code = "input(); bytearray(100 << 20); print('100', flush=True); bytearray(400 << 20)"
+    child = subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, stderr=-1, text=True)
+    with child, Wall(300 * MIB, lambda: 0, lambda: (child.pid,)).around():
+        out, err = child.communicate("go\n")
+    assert (out, err.splitlines()[-1]) == ("100\n", "MemoryError")
 
 
 def test_there_is_no_wall_without_a_limit() -> None:
