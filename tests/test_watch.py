@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -254,6 +255,59 @@ def test_under_strict_a_leak_is_stopped_before_the_limit_and_told_as_that(tmp_pa
     assert (answer.mechanism, answer.cause, answer.cause_grade) == ("sigterm", "host-memory-growth", "proven")
     assert err.startswith("headway's guard stopped the run before a limit, with SIGTERM (step ")
     assert "(cgroup) grows" in answer.because
+
+
+SCRIPTS = Path(__file__).parent / "data" / "scripts"
+TRAINER = """import sys, time
+for timer in ("generate", "train"):
+    print(f"Timer {timer} start", flush=True)
+    time.sleep(0.6)
+raise KeyError(len(sys.argv))
+"""
+RAY = """#!/bin/bash
+[ "$1" = job ] || exit 0
+while [ "$1" != -- ]; do shift; done
+shift; exec "$@"
+"""
+"""Stands in for Ray: what is submitted runs at once."""
+
+
+@pytest.mark.parametrize(
+    "wait_s", [60.0, pytest.param(0.0, marks=pytest.mark.slow)], ids=["before the run", "as soon as it is ready"]
+)
+def test_a_launch_is_planned_and_doctor_and_report_know_its_plan(tmp_path, wait_s):
+    lines = (SCRIPTS / "slime-arrays.sh").read_text().splitlines(keepends=True)
+    script = "".join(line for line in lines if not line.startswith(("pkill", "sleep", "ray stop")))
+    (tmp_path / "run.sh").write_text(script)
+    shutil.copytree(SCRIPTS / "models", tmp_path / "models")
+    (tmp_path / "train.py").write_text(TRAINER)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "ray").write_text(RAY)
+    (tmp_path / "bin" / "ray").chmod(0o755)
+    code = (
+        f"import sys; from headway.cli import watch_plan; watch_plan.WAIT_S = {wait_s};"
+        "from headway.cli.app import main; sys.argv[0] = 'headway'; main()"
+    )
+    words = [sys.executable, "-c", code, "watch", "--out", "box", "--machine", "8xh100-80", "--", "bash", "run.sh"]
+    path = {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path, env=path)
+    says = (
+        "headway: planned on 8xh100-80: fits: node[0].device[0] 63.83 GiB at most of 79.11 GiB (device memory), phase"
+    )
+    assert done.returncode == 1
+    assert done.stderr.count(says) == 1
+    assert done.stderr.startswith(says) is (wait_s > 0)
+    assert "the plan before the run, on 8xh100-80: fits" in done.stderr
+    events = (tmp_path / "box" / "events.jsonl").read_text()
+    assert events.count('"kind":"plan"') == (0 if wait_s else 1)
+    box = read_blackbox(tmp_path / "box")
+    assert json.loads(box.begun.spec)["settings"]["tp"] == 2
+    found = subprocess.run(
+        [*HEADWAY, "report", "box", "--json"], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    host = next(each for each in json.loads(found.stdout)["comparisons"] if each["pool"] == "node[0].host")
+    measured = {row["phase"]: row["measured"] for row in host["rows"]}
+    assert 0 < measured["train"] < 1 << 30 < host["predicted"]
 
 
 def test_words_that_are_no_text_reach_the_command_as_they_are(tmp_path):

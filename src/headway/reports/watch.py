@@ -17,7 +17,7 @@ ROWS, LEAST_ROWS = 7, 16
 """Rows of the view, and of a terminal that has room for it."""
 LINE_S = 600.0
 """Seconds between status lines where there is no terminal."""
-PLAN_CELLS = 12
+PLAN_CELLS = 16
 """Columns that a bar gives to the planned peak beside it."""
 PROCESSES = 2
 NAME = 44
@@ -51,16 +51,15 @@ def plan_text(pool: PlannedPool | None) -> str:
 
     >>> from headway.guard.boxplan import Worst
     >>> plan_text(PlannedPool("node[0].host", "fits", 41 << 30, 50000000000, Worst("train", 2)))
-    ', plan 41.0-46.6 GiB'
+    ', plan 41-47 GiB'
     >>> plan_text(None)
     ''
     """
     if pool is None:
         return ""
     size, unit = (1 << 30, "GiB") if pool.upper_bytes >= 1 << 30 else (1 << 20, "MiB")
-    low, high = (
-        f"{each / size:.{1 if each < 100 * size else 0}f}" for each in (pool.expected_bytes, pool.upper_bytes)
-    )
+    digits = 1 if pool.upper_bytes < 10 * size else 0
+    low, high = (f"{each / size:.{digits}f}" for each in (pool.expected_bytes, pool.upper_bytes))
     return f", plan {low if low == high else f'{low}-{high}'} {unit}"
 
 
@@ -109,8 +108,9 @@ def _rows(view: View, width: int) -> Iterator[Text]:
         share = gauge.used / (gauge.limit or 1)
         style = "red" if share > 0.95 else "yellow" if share > 0.85 else "green"
         planned = view.planned.get(gauge.pool)
-        mark, cells = (None, width // 4) if planned is None else (planned.upper_bytes, width // 4 - PLAN_CELLS)
-        bar = Bar(gauge.used, gauge.used, mark, gauge.limit or 1, style, "bold").text(max(8, cells))
+        mark = None if planned is None else planned.upper_bytes
+        cells = max(8, width // 4) if planned is None else max(4, width // 4 - PLAN_CELLS)
+        bar = Bar(gauge.used, gauge.used, mark, gauge.limit or 1, style, "bold").text(cells)
         yield Text.assemble(f"{gauge.pool} {gauge.name}"[:24].ljust(25), bar, f" {format_bytes(gauge.used)} of "
                             f"{format_bytes(gauge.limit or 0)} ({share:.0%}){plan_text(planned)}")  # fmt: skip
     held = [f"{use.name[:NAME]} {format_bytes(use.rss)}" for use in frame.processes[:PROCESSES]]
