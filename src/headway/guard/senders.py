@@ -72,7 +72,11 @@ class Sent(Struct, frozen=True):
 
 
 def signal_name(number: int) -> str:
-    """`SIGTERM` for 15; a number without a name stays a number."""
+    """The name of a signal; a number without one stays a number.
+
+    >>> signal_name(15), signal_name(200)
+    ('SIGTERM', 'signal 200')
+    """
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -20,6 +20,7 @@ from headway.guard.boxplan import plan_of
 from headway.guard.boxrecords import Ended, Sent
 from headway.guard.frame import Action
 from headway.guard.raylogs import kept
+from headway.guard.senders import signal_name
 from headway.units import format_bytes
 
 NAME = "black-box"
@@ -205,18 +206,6 @@ def _well(each: Ended) -> bool:
 
 def _clock(t: float) -> str:
     return datetime.fromtimestamp(t, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-
-
-def signal_name(number: int) -> str:
-    """The name of a signal.
-
-    >>> signal_name(15), signal_name(200)
-    ('SIGTERM', 'signal 200')
-    """
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _ended(each: Ended, *, first: bool) -> str:

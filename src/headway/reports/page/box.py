@@ -2,7 +2,6 @@
 
 import heapq
 import shlex
-import signal
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,6 +33,7 @@ from headway.guard.boxrecords import (
     segments,
 )
 from headway.guard.frame import Frame, Gauge
+from headway.guard.senders import signal_name
 from headway.reports.page.files import lines
 from headway.reports.page.records import Band, Curve, History, Stack
 from headway.reports.page.thin import Thinned, extremes
@@ -268,18 +268,6 @@ def _ended(code: int | None, number: int | None) -> str:
     if number is not None:
         return f"ended by {signal_name(number)}"
     return "" if code is None else f"exit code {code}"
-
-
-def signal_name(number: int) -> str:
-    """A signal's name.
-
-    >>> signal_name(9), signal_name(200)
-    ('SIGKILL', 'signal 200')
-    """
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _context(begun: Begun | None, attempts: int) -> list[tuple[str, str]]:
