@@ -243,9 +243,11 @@ def _case(request: Request) -> "Case | Plan":
     try:
         return launch_case(launch, request.model, request.machine, None, request.settings)
     except HeadwayError as error:
+        from headway.guard.boxplan import SPEC_BYTES
         from headway.reports.launch_json import settings_document
 
-        return Plan(spec=_text(settings_document(launch.found)), why_not=_why_not(error), launch=True)
+        spec = _bounded(_text(settings_document(launch.found)), SPEC_BYTES)
+        return Plan(spec=spec, why_not=_why_not(error), launch=True)
 
 
 def _plan(case: "Case", request: Request) -> Plan:
@@ -254,17 +256,19 @@ def _plan(case: "Case", request: Request) -> Plan:
     from headway.plan.planned import examine
     from headway.reports.plan_json import document
 
-    spec = _spec(case)
+    spec = _bounded(_spec(case), SPEC_BYTES)
     try:
         ledger = _text(document(examine(case.workload, case.machine), case.trainer))
     except HeadwayError as error:
         return Plan(spec=spec, why_not=_why_not(error), launch=True)
-    why_not = ""
-    if len(ledger) > LEDGER_BYTES or len(spec) > SPEC_BYTES:
-        why_not = f"the plan is too large for the black box: {len(ledger):,} bytes, read from {len(spec):,}"
-    says = verdict_line(ledger, plan_command(request))
-    kept = ledger if len(ledger) <= LEDGER_BYTES else ""
-    return Plan(spec if len(spec) <= SPEC_BYTES else "", kept, says, why_not, launch=True)
+    kept = _bounded(ledger, LEDGER_BYTES)
+    why_not = "" if kept else f"the plan is too large for the black box: {len(ledger):,} bytes"
+    return Plan(spec, kept, verdict_line(ledger, plan_command(request)), why_not, launch=True)
+
+
+def _bounded(text: str, most: int) -> str:
+    """The text; nothing of one that is longer than so many bytes."""
+    return text if len(text.encode(errors="replace")) <= most else ""
 
 
 def _spec(case: "Case") -> str:
@@ -318,9 +322,10 @@ def verdict_line(ledger: str, tells_more: str) -> str:
     text = f"planned on {plan.machine}: {plan.verdict}"
     pool = plan.tightest
     if plan.refusals:
-        text += f": {plan.refusals[0]}"
+        text += f": {plan.refusals[0][:SAID]}"
     elif plan.verdict == "cannot tell" and plan.deciding:
-        text += f": {plan.deciding[0]} is not said, and decides"
+        names = ", ".join(each.partition(" ")[0].rstrip(":") for each in plan.deciding)
+        text += f": nobody said {names[:SAID]}, which decides; --set it"
     elif pool is not None and pool.limits:
         limit = pool.limits[0]
         over = plan.verdict == "does not fit"

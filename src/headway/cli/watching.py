@@ -200,6 +200,7 @@ class _Session:
         self.watch.stop(child.status)
         self.view = self.watch.view
         if ended.status != 0:
+            self._look_for_plan(box, WAIT_S)
             self._keep_kernel_lines(box)
         box.close()
         self._box = None
@@ -207,11 +208,11 @@ class _Session:
             self.watch.close()
         return ended
 
-    def _look_for_plan(self, box: BlackBox) -> None:
+    def _look_for_plan(self, box: BlackBox, wait_s: float = 0.0) -> None:
         """Take the plan that was not ready when the run began, as soon as it is."""
         if self._plan is not None or self._planner is None:
             return
-        self._plan = self._planner.result()
+        self._plan = self._planner.result(wait_s)
         if self._plan is None:
             return
         if self._plan.spec or self._plan.ledger:

@@ -75,8 +75,10 @@ class BoxPlan(Struct, frozen=True):
 
     @property
     def tightest(self) -> PlannedPool | None:
-        """The pool with the least room; None where there is none."""
-        return min(self.pools, key=lambda each: each.room, default=None)
+        """The pool with the least room, of those that have the whole plan's verdict where some have; None where there
+        is none."""
+        own = [each for each in self.pools if each.verdict == self.verdict]
+        return min(own or self.pools, key=lambda each: each.room, default=None)
 
 
 _DECODER = msgspec.json.Decoder(BoxPlan)

@@ -5,13 +5,14 @@ import os
 import signal
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from headway.cli import watch_plan
 from headway.cli.inputs import read_case
-from headway.cli.watch_plan import Plan, Planner, Request, may_be_launch, planned, run_of
+from headway.cli.watch_plan import Plan, Planner, Request, may_be_launch, planned, run_of, verdict_line
 from headway.config.load import dump, load
-from headway.guard.boxplan import plan_of
+from headway.guard.boxplan import BoxPlan, PlannedLimit, PlannedPool, Worst, plan_of
 from headway.plan.planned import examine
 from headway.reports.page.compare import ledger_of, plan_in
 
@@ -118,6 +119,25 @@ def test_a_run_of_headway_itself_is_planned_with_its_settings():
     made = planned(Request(command, "gb10", ()))
     assert made.spec == dump(load(run, ["train.steps=7"]))
     assert made.says.startswith("planned on gb10: fits: node[0].unified ")
+
+
+def test_the_pool_that_is_named_has_the_verdict():
+    def pool(name: str, verdict: str, upper: int) -> PlannedPool:
+        return PlannedPool(name, verdict, 50, upper, Worst("train", 2), (PlannedLimit("memory", 100),))
+
+    pools = (pool("a", "tight", 300), pool("b", "does not fit", 200), pool("c", "does not fit", 150))
+    plan = BoxPlan("does not fit", "gb10", pools)
+    assert plan.tightest == pools[1]
+    assert verdict_line(msgspec.json.encode(plan).decode(), "more").startswith(
+        "planned on gb10: does not fit: b 50 B expected of 100 B (memory), phase train; it is started all the same; "
+    )
+    unknown = msgspec.json.encode(
+        BoxPlan("cannot tell", "gb10", (), deciding=("rollout.max_answer = 64 (nobody said)",))
+    ).decode()
+    assert verdict_line(unknown, "headway plan x") == (
+        "planned on gb10: cannot tell: nobody said rollout.max_answer, which decides; --set it; headway plan x tells more"
+    )
+    assert BoxPlan("cannot tell", "gb10", ()).tightest is None
 
 
 def test_a_plan_that_is_too_large_is_left_out_and_that_is_said(monkeypatch):
