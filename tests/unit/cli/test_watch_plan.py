@@ -135,7 +135,8 @@ def test_the_pool_that_is_named_has_the_verdict():
         BoxPlan("cannot tell", "gb10", (), deciding=("rollout.max_answer = 64 (nobody said)",))
     ).decode()
     assert verdict_line(unknown, "headway plan x") == (
-        "planned on gb10: cannot tell: nobody said rollout.max_answer, which decides; --set it; headway plan x tells more"
+        "planned on gb10: cannot tell: nobody said rollout.max_answer, which decides; --set it; headway plan x tells "
+        "more"
     )
     assert BoxPlan("cannot tell", "gb10", ()).tightest is None
 
