@@ -19,6 +19,7 @@ import pytest
 
 from headway.cli import doctor
 from headway.diagnose.finding import Finding
+from headway.facts.probe import node_memory
 from headway.guard.blackbox import Box, read_blackbox
 from headway.guard.senders import SignalTrace
 
@@ -234,6 +235,23 @@ def test_a_kill_of_the_whole_tree_leaves_its_last_second(run, bystanders):
     assert box.over is None
     assert any(use.name.startswith("ray::Trainer") for use in box.last.processes)
     assert run.answer().mechanism == "sigkill-class"
+
+
+def test_what_the_console_never_showed_is_kept_and_read(tmp_path, bystanders, monkeypatch):
+    memory = node_memory()
+    assert memory is not None
+    monkeypatch.setenv("RAY_memory_usage_threshold", f"{(memory.used + (2500 << 20)) / memory.total:.4f}")
+    run = Run(tmp_path, steps=4000, more=f"--leak {40 << 20} > /dev/null 2>&1")
+    try:
+        run.start("--quiet")
+        run.process.communicate(timeout=150)
+        shutil.rmtree(run.temporary)
+        answer = run.answer()
+        assert not any("memory" in line for line in run.log())
+        assert (answer.mechanism, answer.mechanism_grade) == ("ray-memory-monitor", "proven")
+        assert answer.evidence[0].file.startswith(str(run.box_folder / "ray"))
+    finally:
+        run.stop()
 
 
 def test_under_strict_a_job_that_grows_is_stopped_whole_before_the_limit(tmp_path, bystanders, limited_group):
