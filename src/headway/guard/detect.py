@@ -51,6 +51,13 @@ RISE_S, RISE_READINGS = 3.0, 2.5
 TROUGH = 0.25
 """A forecast by time waits while the gauge is below its peaks by this part of the growth: the rise may be over."""
 
+FEW = 40
+"""Readings that a fast rise is seen in at most."""
+
+CLOSEST_S = 0.2
+"""Of readings that are nearer to each other the later ones are taken: allocations come in pieces, and the kernel
+counts in batches."""
+
 SLOWEST_S = 10.0
 """Readings that are farther apart show no fast rise: a phase may have begun between them."""
 
@@ -178,7 +185,7 @@ def rises_fast(track: Track, gauge: Gauge, planned: int | None = None) -> Alarm 
 
     The slope is the smallest of the last increments, so a rise that slows down is soon none.
     """
-    limit, readings = gauge.limit, track.recent
+    limit, readings = gauge.limit, _apart(track.recent)
     if limit is None or len(readings) < 3 or _inside(gauge, planned) or gauge.used < 0.5 * limit:
         return None
     slopes = _rising(readings)
@@ -206,6 +213,21 @@ def rises_fast(track: Track, gauge: Gauge, planned: int | None = None) -> Alarm 
         f"{format_bytes(limit)} in {max(left, 0.0):.0f} s at its present slope",
         left_s=max(left, 0.0),
     )  # fmt: skip
+
+
+def _apart(readings: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The last few readings that are some time apart, the last one among them.
+
+    >>> _apart([(0.0, 1), (0.5, 2), (0.6, 3), (0.7, 4)])
+    [(0.0, 1), (0.5, 2), (0.7, 4)]
+    """
+    kept: list[tuple[float, float]] = []
+    for reading in reversed(readings):
+        if not kept or kept[-1][0] - reading[0] >= CLOSEST_S - 1e-6:
+            kept.append(reading)
+        if len(kept) == FEW:
+            break
+    return kept[::-1]
 
 
 def _rising(readings: Sequence[tuple[float, float]]) -> list[float]:

@@ -61,8 +61,9 @@ POLICIES: Mapping[str, Policy] = MappingProxyType({
 COOLDOWN_S, SHORTEST_S = 30.0, 1.0
 """Seconds that an action has to help before a stronger one, or one step where that is longer; and at least."""
 
-PART = 0.2
-"""The cooldown is never a larger part of the time that is left."""
+PART, MOST = 0.2, 0.5
+"""The cooldown is never a larger part of the time that is left, and where that would be under a second, it is this
+part of it."""
 
 HELPED = 1.5
 """An action has helped where the time left has grown by this factor."""
@@ -200,7 +201,7 @@ class Guard:
 
     def _cooldown(self, alarm: Alarm) -> float:
         step = alarm.left_s / alarm.left_steps if alarm.left_steps else 0.0
-        return max(SHORTEST_S, min(max(COOLDOWN_S, step), PART * alarm.left_s))
+        return max(min(SHORTEST_S, MOST * alarm.left_s), min(max(COOLDOWN_S, step), PART * alarm.left_s))
 
     def _end_calm(self, t: float) -> None:
         for pool, incident in list(self._incidents.items()):

@@ -127,6 +127,14 @@ class TestRisesFast:
         assert alarm.seconds == pytest.approx(5)
         assert "reaches 100.00 GiB in 1 s" in alarm.reason
 
+    def test_a_burst_in_pieces_that_frames_in_quick_order_see_now_and_then(self) -> None:
+        track = track_of(self.before)
+        for index in range(18):
+            track.see(track.recent[-1][0] + 0.1, (60 + 4 * (index // 2)) * GIB, None, None)
+        alarm = detect.rises_fast(track, gauge(92))
+        assert alarm is not None
+        assert alarm.left_s == pytest.approx(0.4)
+
     @pytest.mark.parametrize(
         "values",
         [

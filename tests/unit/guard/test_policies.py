@@ -100,6 +100,15 @@ class TestActions:
         assert min(waits) >= 12
         assert waits[0] >= STEP_S
 
+    def test_with_less_than_a_second_left_the_stop_comes_before_half_of_that_has_gone(self) -> None:
+        used = [50.0 + index % 2 for index in range(130)] + [50.0 + 5 * index for index in range(1, 10)]
+        times = [1e9 + index for index in range(130)] + [1e9 + 129 + 0.25 * index for index in range(1, 10)]
+        actions = see(
+            Guard("strict"),
+            (Frame(t, (Gauge(POOL, "cgroup", round(u * GIB), 100 * GIB),)) for t, u in zip(times, used, strict=True)),
+        )
+        assert "stop" in [action.name for action in actions]
+
     def test_dry_actions_are_marked(self) -> None:
         actions = see(Guard("protect", dry=True), frames(70, self.leak))
         assert actions
