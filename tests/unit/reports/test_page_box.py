@@ -214,3 +214,15 @@ def test_the_plan_that_a_box_keeps_stands_beside_what_the_run_held(tmp_path, lat
     assert ("plan before the run", "fits, on 8xh100-80") in page.history.facts
     assert sum(part.bytes for part in rows[HOST]["train"].items) == rows[HOST]["train"].predicted
     assert "Predicted against measured" in page_html(page)
+
+
+def test_a_run_whose_phases_are_not_known_is_measured_as_a_whole(tmp_path):
+    script = Path(__file__).parents[2] / "data" / "scripts" / "slime-arrays.sh"
+    plan = planned(Request(("bash", str(script)), "8xh100-80", ()))
+    writer = BlackBox(tmp_path / "box", begun(ledger=plan.ledger))
+    writer.add(frame(1, 12 * GIB))
+    writer.add(frame(2, 9 * GIB, phase="train", step=1))
+    writer.close()
+    host = next(each for each in build(read_run(tmp_path / "box")).comparisons if each.pool == HOST)
+    assert host.measured == 12 * GIB
+    assert {row.phase: row.measured for row in host.rows if row.measured is not None} == {"train": 9 * GIB}

@@ -161,8 +161,7 @@ class _Reader:
         self._enter(t, frame.phase, frame.step)
         for gauge in frame.gauges:
             self._gauge(t, gauge)
-        if frame.phase is not None:
-            tracks.hold(frame.phase, dict(run_use(frame)))
+        tracks.hold(frame.phase or "", dict(run_use(frame)))
         if frame.processes:
             total = sum(each.rss for each in frame.processes)
             host = next((g.pool for g in frame.gauges if g.pool.endswith((".host", ".unified"))), "node[0].host")

@@ -59,6 +59,7 @@ def _comparison(ledger: Ledger, pool: str, held: Held) -> Comparison:
         measured = sizes.get(counted) if counted else None
         rows.append(PhaseRow(str(phase), peak.bytes, peak.upper, measured, tuple(parts), _held(counted, sizes)))
     known = [row.measured for row in rows if row.measured is not None]
+    known += [size] if (size := held.get("", {}).get(counted)) is not None else []
     return Comparison(
         pool, counted, tuple(rows), ledger.peak(pool).bytes, ledger.upper(pool), max(known, default=None)
     )

@@ -182,9 +182,10 @@ class Start(Struct, frozen=True):
 class History(Struct, frozen=True):
     """What a recording or a black box tells over time, in bounded size.
 
-    `held` has the most that each phase held in bytes, by what was counted: "tree", "rss", "children", a device's
-    quantities, or a pool. `stopped` says where the recording ends, where that is inside a phase or in an exception.
-    `exit` is how the command ended, where that was recorded. `ledger` is the plan as JSON text, where it holds one.
+    `held` has the most that each phase held in bytes ("": none that is known), by what was counted: "tree",
+    "rss", "children", a device's quantities, or a pool. `stopped` says where the recording ends, where that is inside
+    a phase or in an exception. `exit` is how the command ended, where that was recorded. `ledger` is the plan as JSON
+    text, where it holds one.
     """
 
     machine: str = ""
