@@ -90,6 +90,17 @@ def test_what_it_says_at_its_end_is_kept() -> None:
     assert ended.error.endswith("ValueError: ours")
 
 
+@pytest.mark.parametrize(("own", "seen"), [(None, "passive"), ("active", "active")])
+def test_threads_sleep_while_they_wait_unless_the_user_says_otherwise(
+    own: str | None, seen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    if own is not None:
+        monkeypatch.setenv("OMP_WAIT_POLICY", own)
+    ended, _ = rehearse('import os\ntell(event="note", text=os.environ["OMP_WAIT_POLICY"])\n', 1 << 40)
+    assert ended.notes == (seen,)
+
+
 def test_bystanders_stay(tmp_path: Path) -> None:
     import subprocess
 
