@@ -166,6 +166,20 @@ class TestRecording:
             "1.00 GiB asked for, micro-batch of 512 tokens; 2 parts",
         )
 
+    def test_what_was_made_smaller_is_listed(self, folder):
+        row = {
+            "kind": "smaller",
+            "t": 1.0,
+            "step": 3,
+            "key": "train.cap",
+            "now": 512,
+            "set": 4096,
+            "reason": "the guard",
+        }
+        append(folder / "recording.jsonl", row)
+        (found,) = build(read_run(folder)).history.facts
+        assert found == ("train.cap is smaller from step 3 on", "512 instead of 4,096: the guard")
+
     def test_a_long_recording_stays_small(self, tmp_path):
         lines = (OUTPUTS / "killed" / "recording.jsonl").read_text().splitlines()
         row = json.loads(next(line for line in lines if '"kind": "phase"' in line))

@@ -64,6 +64,8 @@ class _Reader:
                 self._forecast(msgspec.convert(row, Forecast))
             elif kind == "failure" and len(self._failures) < FAILURES:
                 self._failures.append(_failure(row))
+            elif kind == "smaller" and len(self._failures) < FAILURES:
+                self._failures.append(_smaller(row))
         except (ValueError, TypeError, KeyError, AttributeError, msgspec.ValidationError):
             self._bad += 1
 
@@ -192,6 +194,14 @@ def _failure(row: Mapping[str, Any]) -> tuple[str, str]:
     return (
         f"allocation failed in {row['phase']} of step {row['step']}",
         f"{size}micro-batch of {tokens or 0:,} tokens; {left}",
+    )
+
+
+def _smaller(row: Mapping[str, Any]) -> tuple[str, str]:
+    """A setting that memory made smaller: which, when, and by whom."""
+    return (
+        f"{row['key']} is smaller from step {int(row['step'])} on",
+        f"{int(row['now']):,} instead of {int(row['set']):,}: {row['reason']}",
     )
 
 
