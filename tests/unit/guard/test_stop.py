@@ -59,7 +59,7 @@ def test_a_shell_s_programs_are_asked_first_then_all_then_force(bystander, monke
         "trap '' TERM; (trap 'exit 0' TERM; exec -a worker sleep 60) & (trap '' TERM; exec -a deaf sleep 60) & wait"
     )
     tree = Tree(root.pid)
-    members(tree, 3)
+    until(lambda: {"worker", "deaf"} <= {each.command.split()[0] for each in tree.refresh() if each.command})
     sent = stopped(root, tree, left_s=0.0)
     assert {name for name, _ in sent[:2]} == {"worker", "deaf"}
     assert [number for _, number in sent] == [15, 15, 15, 9, 9]
