@@ -40,7 +40,7 @@ def members(tree: Tree, count: int) -> None:
 def stopped(root: "subprocess.Popen[bytes]", tree: Tree, left_s: float = inf) -> list[tuple[str, int]]:
     """Stop a run to its end; the signals that were sent, by name of the process."""
     sent: list[tuple[str, int]] = []
-    stopper = Stopper(tree, lambda member, number: sent.append((member.command.split()[0], number)))
+    stopper = Stopper(tree, lambda member, number: sent.append(((member.command or member.name).split()[0], number)))
     assert not stopper.begun
     stopper.begin()
     end = time.monotonic() + 15
