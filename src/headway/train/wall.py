@@ -50,7 +50,7 @@ class Wall:
             self._sizes.close()
 
     def move(self) -> None:
-        """Inside `around`: put it where the limit is by what is held now. Takes five microseconds."""
+        """Inside `around`: put it where the limit is by what is held now. Takes microseconds."""
         if self._limit is None:
             return
         resident, mapped = self._sizes.read()
