@@ -131,11 +131,19 @@ class Guard:
         if "full" in frame.pressure:
             self._pressure.append((frame.t, frame.pressure["full"]))
         found = list(self._alarms(frame))
-        self.left_s = min((alarm.left_s for alarm in found if alarm.detector != "near the limit"), default=inf)
+        self.left_s = min((self._left(alarm) for alarm in found if alarm.detector != "near the limit"), default=inf)
         alarms = _nearest(found)
         self._last = frame
         self._end_calm(frame.t)
         return tuple(action for alarm in alarms for action in self._answer(alarm, frame))
+
+    def _left(self, alarm: Alarm) -> float:
+        """The seconds that an alarm leaves; more where what grew has been given back since."""
+        growth = (each for each in self.forecasts if (each.pool, each.gauge) == (alarm.pool, alarm.gauge))
+        forecast = next(growth, None) if alarm.detector == "forecast" else None
+        if forecast is None or forecast.per_minute <= 0:
+            return alarm.left_s
+        return alarm.left_s + 60 * max(0, forecast.level - alarm.value) / forecast.per_minute
 
     def _alarms(self, frame: Frame) -> Iterable[Alarm]:
         for gauge in frame.gauges:
