@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 import torch
+from torch import Tensor
 
 from headway.rollout.data import Problem, ProblemSet
 from headway.rollout.engine import Completion, Request, SamplingParams
@@ -14,6 +15,9 @@ from headway.rollout.rewards import Answer, Score, Scorer
 
 EDGE = 4
 """Tokens that are computed at the beginning of an answer, and as many at its end."""
+
+PREFILLS = 2
+"""Times that prompts are prefilled together; every further one holds as much and is left out."""
 
 SCORED = 64
 """Answers of a rollout that the run's own reward scores."""
@@ -34,10 +38,13 @@ def computed(max_answer: int) -> Iterator[int]:
 class FullLengthEngine(HfEngine):
     """The embedded engine with every answer as long as it may be; neither end tokens nor stop texts end one.
 
-    Of a call's batches the one with the largest KV cache is computed: its slab is allocated and zeroed, its prompts
-    are prefilled, and of its answers the first and the last `EDGE` tokens are decoded, the last ones against a cache
-    of full length. The tokens between, and all other answers, are made-up ids: their Python objects are there.
+    Of a call's batches the one with the largest KV cache is computed: its slab is allocated and zeroed, of its
+    prompts the first `PREFILLS` groups are prefilled, and of its answers the first and the last `EDGE` tokens are
+    decoded, the last ones against a cache of full length. The tokens between, and all other answers, are made-up ids:
+    their Python objects are there.
     """
+
+    prefills_left = 0
 
     def generate(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
         """An answer of `params.max_answer` tokens to every request, in order. An allocation that fails is raised."""
@@ -58,6 +65,7 @@ class FullLengthEngine(HfEngine):
         capacity = prompt + params.max_answer
         self._largest_cache = len(answers) * capacity * kv_token_bytes(self._shape, self._dtype.itemsize)
         cache = SlabCache(self._shape, len(answers), prompt, capacity, self._dtype, self._device)
+        self.prefills_left = PREFILLS
         batch = self._prefill(answers, cache, params)
         cache.begin_answers()
         for at in computed(params.max_answer):
@@ -66,6 +74,14 @@ class FullLengthEngine(HfEngine):
             cache.advance(at - batch.step)
             batch.step = at
             self._decode(batch, cache, prompt, params)
+
+    def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor | None, cache: SlabCache) -> Tensor:
+        """Logits [b, V]; zeros for prompts beyond the first `PREFILLS` groups, whose states stay zero."""
+        if cache.prefilling:
+            if not self.prefills_left:
+                return torch.zeros(len(ids), self._shape.vocab, device=self._device)
+            self.prefills_left -= 1
+        return super()._forward(ids, positions, mask, cache)
 
     def _make_up(self, answer: _Answer, row: int, params: SamplingParams) -> None:
         """Fill an answer. Its log-probs are objects of their own, as those of a run are."""

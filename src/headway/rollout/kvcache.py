@@ -95,6 +95,11 @@ class SlabCache(Cache):
         """The next forward prefills prompts: its row i is for the sequences [start, stop) = targets[i]."""
         self._extent.targets = tuple(targets)
 
+    @property
+    def prefilling(self) -> bool:
+        """Whether the next forward is over prompts."""
+        return bool(self._extent.targets)
+
     def begin_answers(self) -> None:
         """From now on a forward adds one token to each sequence."""
         self._extent.targets = ()

@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.config.load import load
+from headway.rollout.full_length import PREFILLS
+from headway.rollout.hf import HfEngine
 from headway.rollout.samples import Sample
 from headway.train.pack import groups
 from headway.train.rehearse import EventView, rehearse, sample_lengths
@@ -63,6 +65,20 @@ def test_every_phase_comes_and_every_answer_is_full(runspec, tmp_path, capsys, u
     assert (tmp_path / "out/final/config.json").is_file()
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [event["phase"] for event in events if event["event"] == "phase"][:2] == ["load", "rollout"]
+
+
+def test_prompts_beyond_the_first_groups_are_not_computed(runspec, tmp_path, monkeypatch) -> None:
+    computed = []
+
+    def forward(self, ids, *rest, own=HfEngine._forward):
+        computed.append(tuple(ids.shape))
+        return own(self, ids, *rest)
+
+    monkeypatch.setattr(HfEngine, "_forward", forward)
+    monkeypatch.setattr("headway.rollout.hf.PREFILL_TOKENS", 24)  # one prompt at a time, of 4
+    rehearse(load(runspec()), "own", 64, 1, EventView())
+    assert [shape for shape in computed if shape[1] > 1] == [(1, 24)] * 2 * PREFILLS  # a rollout and an evaluation
+    assert {row["ended"] for row in read(tmp_path / "out/recording.jsonl") if row["kind"] == "phase"} == {"ok"}
 
 
 def test_tensors_are_counted_in_a_step_of_their_own(runspec, tmp_path) -> None:
