@@ -103,7 +103,7 @@ def replay(
         actions += guard.see(frame)
         for found in guard.forecasts:
             key = (found.pool, found.gauge)
-            if found.at == frame.t and found.confident and found.expected and _moved(last.get(key), found):
+            if found.at == frame.t and found.told and found.expected and _moved(last.get(key), found):
                 told.append(found)
                 last[key] = found
     return actions, told

@@ -48,6 +48,9 @@ RISE_USED, JUMP_USED, START_USED = 0.90, 0.93, 0.95
 RISE_S, RISE_READINGS = 3.0, 2.5
 """Seconds, or readings where those are farther apart, within which a fast rise reaches the limit."""
 
+LATE_USED, LATE_S = 0.95, 5.0
+"""The same of a rise that has passed this share."""
+
 TROUGH = 0.25
 """A forecast by time waits while the gauge is below its peaks by this part of the growth: the rise may be over."""
 
@@ -58,8 +61,15 @@ CLOSEST_S = 0.2
 """Of readings that are nearer to each other the later ones are taken: allocations come in pieces, and the kernel
 counts in batches."""
 
+IN_STEP_USED, IN_STEP_RATIO = 0.90, 0.15
+"""A rise within a step above all steps before it alarms from this share of the limit on, where the limit is this part
+of the time away for which it was seen."""
+
 SLOWEST_S = 10.0
 """Readings that are farther apart show no fast rise: a phase may have begun between them."""
+
+OFTEN_S, SUDDEN = 0.6, 8.0
+"""Where readings are nearer than this, one that rises so many times as fast as that before is not believed alone."""
 
 BEGUN, BEGUN_S = 0.25, 120.0
 """A rise is the first of a run where all that came before is below this part of what is held, or no step has ended
@@ -98,6 +108,8 @@ def runs_out(forecast: Forecast, gauge: Gauge) -> Alarm | None:
     limit, cautious = gauge.limit, forecast.cautious
     if limit is None or cautious is None or not forecast.confident or forecast.observed_s <= 0:
         return None
+    if forecast.times is not None and forecast.times > 1:
+        return None  # whether it goes on, the next time tells
     # time that passes is no growth: the next peak says more
     left = max(cautious.t - forecast.at, 0.0)
     if not forecast.by_step and gauge.used < forecast.level - TROUGH * forecast.per_minute / 60 * forecast.observed_s:
@@ -118,6 +130,23 @@ def runs_out(forecast: Forecast, gauge: Gauge) -> Alarm | None:
         "forecast", gauge.pool, gauge.name, gauge.used, limit, forecast.observed_s,
         f"{forecast.sentence}; seen for {_duration(forecast.observed_s)}", left, steps, grows=True,
     )  # fmt: skip
+
+
+def rises_steadily(forecast: Forecast, track: Track, gauge: Gauge, planned: int | None = None) -> Alarm | None:
+    """A rise of the present step that has left all steps before it below, and soon reaches the limit."""
+    limit, cautious = gauge.limit, forecast.cautious
+    if limit is None or cautious is None or forecast.from_start or _inside(gauge, planned):
+        return None
+    before = track.highest_of_steps
+    if gauge.used < max(IN_STEP_USED * limit, before and before + NEW * limit):
+        return None
+    left = max(cautious.t - forecast.at, 0.0)
+    if left > IN_STEP_RATIO * forecast.observed_s or gauge.used < forecast.level:
+        return None
+    reason = forecast.sentence
+    if before:
+        reason += f"; no step before held more than {format_bytes(round(before))}"
+    return Alarm("steady rise", gauge.pool, gauge.name, gauge.used, limit, forecast.observed_s, reason, left)
 
 
 def _horizon(forecast: Forecast, share: float) -> float:
@@ -157,6 +186,8 @@ def near_limit(track: Track, gauge: Gauge, planned: int | None = None) -> Alarm 
     threshold = limit - margin_of(track, gauge)
     held, readings = seconds_above(track.recent, threshold)
     if readings < HELD_READINGS or held < HELD_S:
+        held = _held_by_peaks(track, threshold) if readings else 0.0
+    if held < HELD_S:
         return None
     return Alarm(
         "near the limit", gauge.pool, gauge.name, gauge.used, threshold, held,
@@ -164,6 +195,15 @@ def near_limit(track: Track, gauge: Gauge, planned: int | None = None) -> Alarm 
         f"{held:.0f} s; the limit is {format_bytes(limit)}",
         left_s=0.0,
     )  # fmt: skip
+
+
+def _held_by_peaks(track: Track, threshold: float) -> float:
+    """For how many seconds the peaks of each step of a phase have been over a threshold; 0 for fewer than three."""
+    held = 0.0
+    for levels in track.cycles.values():
+        seconds, count = seconds_above([(peak.t, peak.value) for peak in levels.latest], threshold)
+        held = max(held, seconds if count >= HELD_READINGS else 0.0)
+    return held
 
 
 def seconds_above(readings: Sequence[tuple[float, float]], threshold: float) -> tuple[float, int]:
@@ -189,7 +229,7 @@ def rises_fast(track: Track, gauge: Gauge, planned: int | None = None) -> Alarm 
     if limit is None or len(readings) < 3 or _inside(gauge, planned) or gauge.used < 0.5 * limit:
         return None
     slopes = _rising(readings)
-    if len(slopes) < 2:
+    if len(slopes) < 2 or _one_reading(readings, slopes):
         return None
     old = bool(track.steps_s) or readings[-1][0] - (track.began or 0.0) >= BEGUN_S
     established = old and track.before is not None and track.before >= BEGUN * gauge.used
@@ -198,7 +238,8 @@ def rises_fast(track: Track, gauge: Gauge, planned: int | None = None) -> Alarm 
     if interval > SLOWEST_S:
         return None
     at_once = left <= AT_ONCE * interval and (interval <= RISE_S or len(slopes) >= 3)
-    soon = left <= max(RISE_S, RISE_READINGS * interval) and len(slopes) >= 3
+    within = LATE_S if gauge.used >= LATE_USED * limit else RISE_S
+    soon = left <= max(within, RISE_READINGS * interval) and len(slopes) >= 3
     enough = JUMP_USED if len(slopes) < 3 else AT_ONCE_USED if at_once else RISE_USED
     enough = enough if established else max(enough, START_USED)
     if not (at_once or soon) or gauge.used < enough * limit:
@@ -209,8 +250,9 @@ def rises_fast(track: Track, gauge: Gauge, planned: int | None = None) -> Alarm 
     since = readings[-1][0] - readings[-1 - len(slopes)][0]
     return Alarm(
         "fast rise", gauge.pool, gauge.name, gauge.used, limit, since,
-        f"{gauge.pool} ({gauge.name}) rose to {format_bytes(gauge.used)} in {since:.0f} s and reaches "
-        f"{format_bytes(limit)} in {max(left, 0.0):.0f} s at its present slope",
+        f"{gauge.pool} ({gauge.name}) rose from {format_bytes(round(readings[-1 - len(slopes)][1]))} to "
+        f"{format_bytes(gauge.used)} in {since:.0f} s and reaches {format_bytes(limit)} in {max(left, 0.0):.0f} s at "
+        "its present slope",
         left_s=max(left, 0.0),
     )  # fmt: skip
 
@@ -239,6 +281,11 @@ def _rising(readings: Sequence[tuple[float, float]]) -> list[float]:
             break
         slopes.append((after - before) / (t1 - t0))
     return slopes if len(slopes) < 2 or slopes[0] >= 0.5 * slopes[1] else []
+
+
+def _one_reading(readings: Sequence[tuple[float, float]], slopes: Sequence[float]) -> bool:
+    """Whether the rise is that of the last of many readings a second, which may be a wrong one: the next tells."""
+    return readings[-1][0] - readings[-2][0] < OFTEN_S and slopes[0] > SUDDEN * slopes[1]
 
 
 def _inside(gauge: Gauge, planned: int | None) -> bool:
@@ -301,4 +348,6 @@ def host_gauge(frame: Frame) -> Gauge | None:
 
 
 def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

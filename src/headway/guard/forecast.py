@@ -5,26 +5,35 @@ steps are not told, or one lasts much longer than those before it, peaks of stre
 that does not grow, or of which too little is known, has no forecast.
 """
 
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from math import inf
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.guard.frame import Frame, Gauge, ProcessUse
-from headway.guard.series import LOADING, Levels, Track
-from headway.guard.trend import FEWEST, Trend, Trends
+from headway.guard.series import LOADING, Levels, Peak, Track
+from headway.guard.trend import FEWEST, Trend, Trends, local_noise, median
 from headway.units import format_bytes
 
 SMALLEST = 0.004
 """A rise that is a smaller share of the limit is none."""
 
-TIMES_S = 60.0
-"""Seconds of growth that a forecast by time needs at least."""
+TIMES_S, RISE_S = 60.0, 25.0
+"""Seconds of growth that a forecast by time needs at least, and that of a rise above all that came before."""
+
+STEPS_SEEN, OLD_S = 2, 120.0
+"""Steps, or seconds where no steps are told, after which it is known what came before."""
 
 STANDS = 1.5
 """A step that lasts so many times the longest before it stands still, and is forecast by time."""
 
 BAND = 2.0
 """Standard errors that a forecast's band spans on either side."""
+
+DRIFT = 0.12
+"""A band spans at least this part of the time left on either side: growth does not stay as it was to the per cent."""
 
 WIDEST, SEEN = 0.75, 0.3
 """A band is told that is not wider than this part of the time left, or of this part of the time observed."""
@@ -38,6 +47,13 @@ began below this part of its present level and it has gone on for half of the ti
 
 START_S, START_STEPS = 600.0, 15
 """Growth that has lasted longer is no start."""
+
+ROSE = 0.5
+"""A phase without a trend grows as another where its peaks have risen by this part of what that one's did."""
+
+SELDOM, GONE = 1.5, 2.0
+"""A phase comes seldom that is so many steps from one time to the next, and comes no more where this many such
+distances have passed."""
 
 PROCESSES, KEPT = 5, 12
 """Processes of a frame that are followed, the largest first, and those that are remembered."""
@@ -62,7 +78,8 @@ class Forecast(Struct, frozen=True):
     one if growth that slows goes on slowing, None if it then ends below the limit. `at` is when this was made,
     `at_step` the step, `observed_s` for how long growth has been seen. `by_step`: by peaks of steps, not of time.
     `from_start`: next to nothing was seen before the growth and no step has ended, so it may be a start;
-    `from_nothing`: it began near 0, so it likely is one. `confident`: the band is narrow enough to be told.
+    `from_nothing`: it began near 0, so it likely is one. `confident`: the band is narrow enough to be told. `times`:
+    how many times growth that comes in jumps has to come to be at the limit; None where it comes evenly.
     """
 
     pool: str
@@ -83,6 +100,12 @@ class Forecast(Struct, frozen=True):
     from_start: bool
     from_nothing: bool
     confident: bool
+    times: int | None = None
+
+    @property
+    def told(self) -> bool:
+        """Whether it is worth telling: the first minutes of a run grow by design."""
+        return self.confident and not (self.from_start and not self.by_step and self.observed_s < START_S)
 
     @property
     def sentence(self) -> str:
@@ -109,11 +132,13 @@ def _span(low: int, high: int) -> str:
 
 
 class Follower:
-    """One gauge or process: its track, and `found`, its growth as of the last reading."""
+    """One gauge or process: its track, `found`, its growth as of the last reading, and `rise`, that of the present
+    step above all steps before it."""
 
     def __init__(self) -> None:
         self.track = Track()
         self.found: Forecast | None = None
+        self.rise: Forecast | None = None
         self._phases: dict[str, Trends] = {}
         self._times: tuple[Levels, Trends] | None = None
 
@@ -123,6 +148,10 @@ class Follower:
         cycle, stretch = track.see(frame.t, gauge.used, frame.step, frame.phase)
         other_limit = found is not None and found.limit != gauge.limit
         smallest = SMALLEST * (gauge.limit or max(gauge.used, 1))
+        if stretch or cycle:
+            above = len(track.steps_s) >= STEPS_SEEN and gauge.used > track.highest_of_steps
+            above = above or (not track.cycles and frame.t - (track.began or frame.t) >= OLD_S)
+            self.rise = self._by_time(gauge, frame, smallest, whole=False) if above else None
         if track.cycles and not _stands_still(track, frame.t):
             if cycle or other_limit or (found is not None and not found.by_step):
                 self.found = self._by_step(gauge, frame, smallest)
@@ -137,15 +166,16 @@ class Follower:
         if not trends:
             return None
 
-        def left(phase: str) -> float:
-            trend = trends[phase]
-            line = trend.level + trend.slope * (now - trend.at)
-            return inf if gauge.limit is None else trend.reaches(gauge.limit - line, bend=trend.cautious_bend)
+        def first(phase: str) -> tuple[float, float]:
+            trend, left = trends[phase], inf
+            if gauge.limit is not None:
+                left = trend.reaches(gauge.limit - trend.level, now, bend=trend.cautious_bend)
+            return left, -trend.slope
 
-        phase = min(trends, key=lambda phase: (left(phase), -trends[phase].slope))
-        trend = trends[phase]
-        level = max(trend.level + trend.slope * (now - trend.at), _of_rare_phases(self.track, trend, now))
-        return _told(trend, level, now, gauge, frame, self.track, phase or None)
+        nearest = trends[min(trends, key=first)]
+        trends = {**_like(nearest, self.track, trends, now), **trends}
+        phase = min(trends, key=first)
+        return _told(trends[phase], now, gauge, frame, self.track, phase or None)
 
     def _trends(self, smallest: float) -> dict[str, Trend]:
         found = {}
@@ -157,19 +187,20 @@ class Follower:
                 found[phase] = trend
         return found
 
-    def _by_time(self, gauge: Gauge, frame: Frame, smallest: float) -> Forecast | None:
+    def _by_time(self, gauge: Gauge, frame: Frame, smallest: float, *, whole: bool = True) -> Forecast | None:
+        """By stretches of time. `whole`: a rise counts where most of it stands above all steps before."""
         levels = self.track.times
         if self._times is None or self._times[0] is not levels:
             self._times = levels, Trends(levels, cycles=False)
         trend = self._times[1].now(smallest)
-        if trend is None or trend.span < TIMES_S:
+        if trend is None or trend.span < (TIMES_S if whole else RISE_S):
             return None
-        if self.track.highest_of_steps > trend.level - OF_STEPS * trend.slope * trend.span:
+        if whole and self.track.highest_of_steps > trend.level - OF_STEPS * trend.slope * trend.span:
             return None
         # between two cycles of a sawtooth less may be held; but what was not seen since is not taken to be there
         later = max((peak.value for level in levels.levels for peak in level if peak.t > trend.at), default=0.0)
         level = min(max(trend.level, later), trend.level + trend.slope * (frame.t - trend.at))
-        return _told(trend, level, frame.t, gauge, frame, self.track, None)
+        return _told(replace(trend, level=level, at=frame.t), frame.t, gauge, frame, self.track, None)
 
 
 class Forecaster:
@@ -230,20 +261,40 @@ BELIEVED = 4.0
 """A growth that becomes faster is believed to go on so for at most this many times as long as it was seen."""
 
 
-def _of_rare_phases(track: Track, trend: Trend, now: float) -> float:
-    """Where the peaks of phases that have come too seldom for a trend stand now, if they grow as the others do."""
-    levels = [
-        levels.latest[-1].value + trend.slope * (now - levels.latest[-1].x)
-        for levels in track.cycles.values()
-        if 2 <= len(levels.latest) < FEWEST and levels.latest[0].x > trend.since - 1
-    ]
-    return max(levels, default=0.0)
+def _like(trend: Trend, track: Track, known: Mapping[str, Trend], now: float) -> dict[str, Trend]:
+    """The phases without a trend of their own that may grow as another does: those that came too seldom to tell, and
+    those whose peaks have risen too, but not evenly. A phase that comes seldom grows when it comes."""
+    found = {}
+    for phase, levels in track.cycles.items():
+        peaks = levels.latest
+        if phase in known or len(peaks) < 2 or not _rose(peaks, trend):
+            continue
+        every = median([later.x - earlier.x for earlier, later in pairwise(peaks)])
+        last = peaks[-1]
+        if now - last.x > GONE * every:
+            continue
+        noise = local_noise([peak.value for peak in peaks]) if len(peaks) >= FEWEST else 0.0
+        found[phase] = replace(
+            trend, level=last.value, at=last.x, noise=max(noise, trend.noise), last=last.x,
+            every=every if every >= SELDOM else 0.0,
+        )  # fmt: skip
+    return found
 
 
-def _told(
-    trend: Trend, level: float, now: float, gauge: Gauge, frame: Frame, track: Track, phase: str | None
-) -> Forecast:
-    """The record of a trend whose line stands at `level` in `now`: the step, or the time."""
+def _rose(peaks: Sequence[Peak], trend: Trend) -> bool:
+    """Whether a phase's peaks may have risen as a trend says: half of it at least, or too few to tell."""
+    if len(peaks) < FEWEST:
+        return peaks[0].x > trend.since - 1
+    within = [peak for peak in peaks if peak.x >= trend.since]
+    older, newer = within[: len(within) // 2], within[-len(within) // 4 :]
+    if not older:
+        return False
+    apart = median([peak.x for peak in newer]) - median([peak.x for peak in older])
+    return median([p.value for p in newer]) - median([p.value for p in older]) > ROSE * trend.slope * apart
+
+
+def _told(trend: Trend, now: float, gauge: Gauge, frame: Frame, track: Track, phase: str | None) -> Forecast:
+    """The record of a trend as of `now`: the step, or the time."""
     by_step = now != frame.t
     seconds = (track.second_per_step or 1.0) if by_step else 1.0
     begun = (frame.t - track.step_began) / seconds if by_step else 0.0
@@ -255,15 +306,15 @@ def _told(
 
     limit, low, expected, high, cautious = gauge.limit, inf, inf, inf, inf
     if limit is not None:
-        room = limit - level
+        room = limit - trend.level
         bend = trend.bend if trend.bent else 1.0
         quick, slow = max(bend, trend.cautious_bend), (bend if bend < 1 else trend.cautious_bend)
-        if trend.reaches(room) > BELIEVED * trend.span:
+        if trend.reaches(room, now) > BELIEVED * trend.span:
             bend, quick = min(bend, 1.0), min(quick, 1.0)
-        low = trend.reaches(room - BAND * trend.noise, errors=BAND, bend=quick)
-        expected = trend.reaches(room - trend.noise, bend=bend)
-        high = trend.reaches(room, errors=-BAND, bend=slow)
-        cautious = trend.reaches(room - trend.noise, bend=trend.cautious_bend)
+        low = trend.reaches(room - BAND * trend.noise, now, errors=BAND, bend=quick, drift=DRIFT)
+        expected = trend.reaches(room - trend.noise, now, bend=bend)
+        high = trend.reaches(room, now, errors=-BAND, bend=slow, drift=-DRIFT)
+        cautious = trend.reaches(room - trend.noise, now, bend=trend.cautious_bend)
     began = track.first_step - 1.0 if by_step else track.began or 0.0
     unseen = (trend.since - began) / trend.span
     short = trend.span <= (START_STEPS if by_step else START_S) and (by_step or not track.steps_s)
@@ -272,10 +323,11 @@ def _told(
         pool=gauge.pool, gauge=gauge.name,
         per_step=round(trend.slope) if by_step else None,
         per_minute=round(60 * trend.slope / seconds),
-        level=round(level), limit=limit,
+        level=round(trend.level if trend.every else trend.level + trend.slope * (now - trend.at)), limit=limit,
         low=reach(low), expected=reach(expected), high=reach(high), cautious=reach(cautious),
         at=frame.t, at_step=frame.step, phase=phase, observed_s=trend.span * seconds, by_step=by_step,
         from_start=not track.steps_s and unseen <= STARTING,
         from_nothing=from_nothing,
         confident=high < inf and high - low <= WIDEST * max(expected, SEEN * trend.span),
+        times=None if limit is None else trend.times(limit - trend.level, cautious, now),
     )  # fmt: skip

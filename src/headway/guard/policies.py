@@ -74,8 +74,9 @@ EMERGENCY_S = 10.0
 LAST_S = 3.0
 """With less time than this before growth reaches a limit all that is due comes at once, a stop too."""
 
-CALM_S, CALM_STEPS = 60.0, 3
-"""An alarm is over when it has not been seen for so long, and for so many steps."""
+CALM_S, CALM_STEPS, LONGEST_CALM_S = 60.0, 3, 36000.0
+"""An alarm is over when it has not been seen for so long, for so many steps, and for a part (PART) of the time that
+was left then, or of the last of these where that is less."""
 
 AGAIN = 0.5
 """A warning is repeated where the time left has fallen to this part of what it was."""
@@ -155,6 +156,7 @@ class Guard:
                 None if forecast is None else detect.runs_out(forecast, gauge),
                 detect.near_limit(track, gauge, planned),
                 _growing(detect.rises_fast(track, gauge, planned), forecast),
+                None if follower.rise is None else detect.rises_steadily(follower.rise, track, gauge, planned),
             ))  # fmt: skip
         yield from filter(None, (detect.under_pressure(self._pressure, frame), detect.counted(self._last, frame)))
 
@@ -213,7 +215,8 @@ class Guard:
 
     def _end_calm(self, t: float) -> None:
         for pool, incident in list(self._incidents.items()):
-            if t - incident.seen > max(CALM_S, CALM_STEPS * self._forecaster.step_of(pool)):
+            steps_s = CALM_STEPS * self._forecaster.step_of(pool)
+            if t - incident.seen > max(CALM_S, steps_s, PART * min(incident.left_warned, LONGEST_CALM_S)):
                 del self._incidents[pool]
 
     def _action(self, name: ActionName, alarm: Alarm, frame: Frame) -> Action:

@@ -14,6 +14,9 @@ BUCKET_S = 5.0
 RECENT, RECENT_S, MOST_RECENT = 8, 15.0, 64
 """Readings that are kept as they came: at least so many, those of so many seconds, at most so many."""
 
+JUMPS = 12
+"""The largest rises of the highest peak that are remembered."""
+
 PHASES = 16
 """Phases of one gauge that are followed; more are one."""
 
@@ -28,6 +31,13 @@ class Peak(NamedTuple):
     value: float
 
 
+class Jump(NamedTuple):
+    """A peak that was higher than all before it, and by how much (bytes)."""
+
+    x: float
+    gain: float
+
+
 Join = Literal["median", "highest"]
 
 JOINED: dict[Join, int] = {"median": 4, "highest": 2}
@@ -38,7 +48,8 @@ class Levels:
     """Peaks at several resolutions: the last 32 as they are, the last 32 joined by so many, and so on.
 
     `counts` has how many each resolution has had. Peaks of like cycles are joined by their median (a rare high one is
-    none of the trend), stretches of time by the highest, as one may hold less than a cycle.
+    none of the trend), stretches of time by the highest, as one may hold less than a cycle. `jumps` are the largest
+    rises of the highest peak, however long ago.
 
     >>> levels = Levels("median")
     >>> for step in range(100):
@@ -50,6 +61,8 @@ class Levels:
     def __init__(self, join: Join) -> None:
         self.levels: list[deque[Peak]] = []
         self.counts: list[int] = []
+        self.jumps: list[Jump] = []
+        self._highest: float | None = None
         self._open: list[list[Peak]] = []
         self._join = join
 
@@ -57,6 +70,8 @@ class Levels:
         """Take one more peak, later than those before."""
         if level == LEVELS:
             return
+        if level == 0:
+            self._note_jump(peak)
         if level == len(self.levels):
             self.levels.append(deque(maxlen=POINTS))
             self.counts.append(0)
@@ -73,6 +88,13 @@ class Levels:
     def latest(self) -> Sequence[Peak]:
         """The last peaks, at the finest resolution."""
         return self.levels[0] if self.levels else ()
+
+    def _note_jump(self, peak: Peak) -> None:
+        if self._highest is not None and peak.value > self._highest:
+            self.jumps.append(Jump(peak.x, peak.value - self._highest))
+            if len(self.jumps) > JUMPS:
+                self.jumps.remove(min(self.jumps, key=lambda jump: jump.gain))
+        self._highest = max(peak.value, self._highest or 0.0)
 
     def _one_of(self, peaks: list[Peak]) -> Peak:
         if self._join == "highest":

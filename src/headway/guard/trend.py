@@ -6,9 +6,10 @@ growth that has ended.
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from math import inf, log, sqrt
+from math import ceil, inf, log, sqrt
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.guard.series import Levels, Peak
 
@@ -36,6 +37,13 @@ OLD, RARE = 0.25, 0.1
 LATEST = 4
 """Peaks that say where a line stands now."""
 
+RECORD = 0.02
+"""Part of a window's rise by which a peak must pass all before it to be a new highest one."""
+
+FEWEST_JUMPS, LARGE, OF_JUMPS, SPARSE = 3, 0.3, 0.8, 1.5
+"""Growth is by jumps where at least so many rises of the highest peak, each this part of the largest, make up this
+part of it, and are this many peaks apart."""
+
 SCALE = 1.4826
 """The standard deviation of normal noise in median absolute deviations."""
 
@@ -58,7 +66,9 @@ class Trend(Struct, frozen=True):
 
     `level` is where the line stands at the last of the latest peaks (`at`); `noise` the standard deviation around it,
     `error` that of `slope`; `span` the length of the window in x, and `since` its beginning. `bend` is the second
-    half's slope by the first's, and `bend_error` its standard error.
+    half's slope by the first's, and `bend_error` its standard error. Where growth comes `every` so much x (a save
+    that leaves something behind, a phase of every tenth step), it came `last` there, by `largest` at most; 0: at any
+    x. `over`: it is overdue, so it has ended or pauses.
     """
 
     slope: float
@@ -70,6 +80,10 @@ class Trend(Struct, frozen=True):
     since: float
     bend: float
     bend_error: float
+    every: float = 0.0
+    last: float = 0.0
+    largest: float = 0.0
+    over: bool = False
 
     @property
     def bent(self) -> bool:
@@ -83,11 +97,34 @@ class Trend(Struct, frozen=True):
             return min(1.0, self.bend + self.bend_error)
         return max(1.0, self.bend - self.bend_error) if self.bent else 1.0
 
-    def reaches(self, room: float, *, errors: float = 0.0, bend: float = 1.0) -> float:
-        """In how many units of x a level grows by `room`, with the slope off by so many standard errors; inf: never.
+    def reaches(
+        self, room: float, now: float, *, errors: float = 0.0, bend: float = 1.0, drift: float = 0.0
+    ) -> float:
+        """How far beyond `now` the level at `at` has grown by `room`; inf: never.
 
-        With a bend the slope goes on changing by that factor each half window.
+        The slope may be off by so many standard `errors`, and by this part (`drift`) of itself. With a `bend` it goes
+        on changing by that factor each half window.
         """
+        distance = self._smoothly(room, errors, bend) / (1 + drift)
+        if not self.every or distance == inf:
+            return max(self.at + distance - now, 0.0)
+        times = max(ceil(distance / self.every - 1e-6), self._passed(now))
+        return max(self.last + times * self.every - now, 0.0)
+
+    def times(self, room: float, distance: float, now: float) -> int | None:
+        """How many times growth has to come, beginning `now`, to be at the limit, `room` and `distance` away; None: it
+        comes at any time."""
+        if not self.every or distance == inf:
+            return None
+        if room <= self.largest:
+            return 1
+        return round((now + distance - self.last) / self.every) - self._passed(now) + 1
+
+    def _passed(self, now: float) -> int:
+        """The first time that is not over: 1 until the next one is due."""
+        return max(ceil((now - self.last) / self.every - 1e-6), 1)
+
+    def _smoothly(self, room: float, errors: float, bend: float) -> float:
         if room <= 0:
             return 0.0
         slope = self.slope + errors * self.error
@@ -117,10 +154,11 @@ class Trends:
         bent = None
         for level in reversed(range(len(self.levels.levels))):
             trend = self._of_level(level, smallest)
-            if trend is not None and not trend.bent:
-                return trend
             bent = trend or bent
-        return bent
+            if trend is not None and not trend.bent:
+                break
+        found = None if bent is None else self._by_jumps(bent)
+        return None if found is None or found.over else found
 
     def _of_level(self, level: int, smallest: float) -> Trend | None:
         # coarse levels change seldom; whether their growth still goes on, each new cycle of the finest says anew
@@ -146,6 +184,23 @@ class Trends:
                 break
         self._known[level] = (count, smallest, found)
         return found
+
+    def _by_jumps(self, trend: Trend) -> Trend:
+        """The trend with when its growth comes, where that is in a few jumps."""
+        jumps = [jump for jump in self.levels.jumps if jump.x > trend.since]
+        large = [jump for jump in jumps if jump.gain >= LARGE * max(jump.gain for jump in jumps)]
+        if len(large) < FEWEST_JUMPS or sum(jump.gain for jump in large) < OF_JUMPS * trend.slope * trend.span:
+            return trend
+        latest = self.levels.latest
+        gaps = [later.x - earlier.x for earlier, later in pairwise(large)]
+        every, since = median(gaps), latest[-1].x - large[-1].x
+        if every < SPARSE * median([later.x - earlier.x for earlier, later in pairwise(latest)]):
+            return trend
+        noise = min(trend.noise, local_noise([peak.value for peak in latest]))
+        largest = max(jump.gain for jump in large)
+        return replace(
+            trend, every=every, last=large[-1].x, largest=largest, over=since >= max(gaps), noise=noise
+        )  # fmt: skip
 
     def _new(self, window: list[Peak], trend: Trend) -> bool:
         """Whether it goes beyond what was there before: a rise that comes again and again is a sawtooth."""
@@ -221,6 +276,7 @@ def _trend(window: list[Peak], last: list[Peak], usual: float) -> Trend | None:
     ahead = median([peak.value - slope * peak.x - base for peak in last])
     if ahead < -max(2.5 * noise, 0.1 * slope * span) or last[-1].value <= last[0].value - noise - 1:
         return None
+    gaps = record_gaps(window, max(noise, RECORD * slope * span))
     floor = max(older, 0.05 * slope)
     bend = min(max(newer, 0.0) / floor, LARGEST_BEND)
     return Trend(
@@ -233,7 +289,33 @@ def _trend(window: list[Peak], last: list[Peak], usual: float) -> Trend | None:
         since=window[0].x,
         bend=max(bend, 1 / LARGEST_BEND),
         bend_error=sqrt((_error(second, noise) / floor) ** 2 + (bend * _error(first, noise) / floor) ** 2),
+        over=overdue(gaps),
     )
+
+
+def record_gaps(points: Points, least: float) -> list[float]:
+    """How far apart in x the new highest peaks are; the last entry is how far the last peak is from the last of them.
+
+    A peak is a new highest one where it passes those before it by `least`.
+
+    >>> record_gaps([Peak(x, x, float(x // 3)) for x in range(8)], 0.5)
+    [3, 3, 1]
+    """
+    highest, at, gaps = points[0].value, points[0].x, []
+    for peak in points[1:]:
+        if peak.value > highest + least:
+            gaps.append(peak.x - at)
+            highest, at = peak.value, peak.x
+    return [*gaps, points[-1].x - at]
+
+
+def overdue(gaps: Sequence[float]) -> bool:
+    """Whether no new highest peak has come for as long as one ever took before: the growth has ended, or pauses.
+
+    >>> overdue([3, 3, 1]), overdue([1, 1, 1, 1]), overdue([2, 1, 0])
+    (False, True, False)
+    """
+    return len(gaps) > 1 and gaps[-1] >= max(gaps[:-1])
 
 
 def _off(window: list[Peak], slope: float) -> list[float]:

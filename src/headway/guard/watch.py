@@ -213,7 +213,7 @@ class Watch:
         )  # fmt: skip
 
     def _note_forecasts(self, t: float) -> None:
-        self.view.forecasts = tuple(each for each in self._guard.forecasts if each.confident)
+        self.view.forecasts = tuple(each for each in self._guard.forecasts if each.told)
         for each in self.view.forecasts:
             key = each.pool, each.gauge
             if t - self._told.get(key, 0.0) >= FORECAST_S:

@@ -129,7 +129,7 @@ class Watch:
         if frame.step != self._told:
             self._told = frame.step
             for forecast in self._guard.forecasts:
-                if forecast.confident and forecast.expected is not None:
+                if forecast.told and forecast.expected is not None:
                     self._foreseen(forecast)
 
     def _act(self, frame: Frame) -> None:

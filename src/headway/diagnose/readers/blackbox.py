@@ -229,7 +229,7 @@ def _short(number: int) -> str:
 
 def _stopped(action: Action) -> str:
     """The reason is without the name of the process that grows, which is another program's text."""
-    grows = action.detector in ("forecast", "fast rise")
+    grows = action.detector in ("forecast", "fast rise", "steady rise")
     reason = action.reason.partition("; ")[0] if grows else action.reason
     return f"headway's guard stopped the run ({action.detector}, {action.pool}): {reason}"
 

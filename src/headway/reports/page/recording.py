@@ -121,7 +121,7 @@ class _Reader:
         self._open, self._last = [], record
 
     def _forecast(self, made: Forecast) -> None:
-        if made.expected is None or not made.confident:
+        if made.expected is None or not made.told:
             return
         t, clock = self._tracks.clock.at(made.at), self._tracks.clock
         rate, seconds = made.per_minute / 60, made.expected.t - made.at

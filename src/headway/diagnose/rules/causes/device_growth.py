@@ -6,7 +6,7 @@ from headway.diagnose.rules.rule import Advice, Claim, Rule, of_stop
 
 
 def _find(case: Case) -> Claim | None:
-    if (stopped := of_stop(case, ".device", "forecast", "fast rise")) is not None:
+    if (stopped := of_stop(case, ".device", "forecast", "fast rise", "steady rise")) is not None:
         return stopped
     if case.mechanism != "device-allocation-failure":
         return None

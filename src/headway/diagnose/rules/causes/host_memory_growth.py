@@ -8,7 +8,7 @@ HOST = {"ray-memory-monitor", "cgroup-oom-kill", "kernel-oom-kill", "oom-daemon"
 
 
 def _find(case: Case) -> Claim | None:
-    if (stopped := of_stop(case, ".host", "forecast", "fast rise")) is not None:
+    if (stopped := of_stop(case, ".host", "forecast", "fast rise", "steady rise")) is not None:
         return stopped
     if case.mechanism not in HOST and case.mechanism != "sigkill-class":
         return None

@@ -19,7 +19,7 @@ def unified_machine(total: int, tolerance: float) -> str:
 
 
 def _find(case: Case) -> Claim | None:
-    stopped = of_stop(case, ".unified", "forecast", "fast rise", "near the limit", "memory pressure")
+    stopped = of_stop(case, ".unified", "forecast", "fast rise", "steady rise", "near the limit", "memory pressure")
     if stopped is not None:
         return stopped
     refused = case.first("nv-no-memory")
