@@ -282,15 +282,15 @@ def _like(trend: Trend, track: Track, known: Mapping[str, Trend], now: float) ->
 
 
 def _rose(peaks: Sequence[Peak], trend: Trend) -> bool:
-    """Whether a phase's peaks may have risen as a trend says: half of it at least, or too few to tell."""
-    if len(peaks) < FEWEST:
-        return peaks[0].x > trend.since - 1
-    within = [peak for peak in peaks if peak.x >= trend.since]
-    older, newer = within[: len(within) // 2], within[-len(within) // 4 :]
-    if not older:
-        return False
-    apart = median([peak.x for peak in newer]) - median([peak.x for peak in older])
-    return median([p.value for p in newer]) - median([p.value for p in older]) > ROSE * trend.slope * apart
+    """Whether a phase's peaks have risen by half of what a trend says, since it began."""
+    within = [peak for peak in peaks if peak.x > trend.since - 1]
+    if len(within) < FEWEST:
+        older, newer = within[:1], within[-1:]
+    else:
+        older, newer = within[: len(within) // 2], within[-len(within) // 4 :]
+    apart = median([peak.x for peak in newer]) - median([peak.x for peak in older]) if within else 0.0
+    rise = median([peak.value for peak in newer]) - median([peak.value for peak in older]) if within else 0.0
+    return apart > 0 and rise > ROSE * trend.slope * apart
 
 
 def _told(trend: Trend, now: float, gauge: Gauge, frame: Frame, track: Track, phase: str | None) -> Forecast:

@@ -112,8 +112,8 @@ class Trend(Struct, frozen=True):
         return max(self.last + times * self.every - now, 0.0)
 
     def times(self, room: float, distance: float, now: float) -> int | None:
-        """How many times growth has to come, beginning `now`, to be at the limit, `room` and `distance` away; None: it
-        comes at any time."""
+        """How many times growth has to come to be at the limit, `room` and `distance` from `now`; None: it comes at
+        any time."""
         if not self.every or distance == inf:
             return None
         if room <= self.largest:

