@@ -305,16 +305,23 @@ def _told(trend: Trend, now: float, gauge: Gauge, frame: Frame, track: Track, ph
         return Reach(frame.t + max(distance - begun, 0.0) * seconds, int(now + distance) if by_step else None)
 
     limit, low, expected, high, cautious = gauge.limit, inf, inf, inf, inf
+    narrow = False
     if limit is not None:
         room = limit - trend.level
         bend = trend.bend if trend.bent else 1.0
         quick, slow = max(bend, trend.cautious_bend), (bend if bend < 1 else trend.cautious_bend)
         if trend.reaches(room, now) > BELIEVED * trend.span:
             bend, quick = min(bend, 1.0), min(quick, 1.0)
-        low = trend.reaches(room - BAND * trend.noise, now, errors=BAND, bend=quick, drift=DRIFT)
+
+        def band(drift: float) -> tuple[float, float]:
+            nearest = trend.reaches(room - BAND * trend.noise, now, errors=BAND, bend=quick, drift=drift)
+            return nearest, trend.reaches(room, now, errors=-BAND, bend=slow, drift=-drift)
+
         expected = trend.reaches(room - trend.noise, now, bend=bend)
-        high = trend.reaches(room, now, errors=-BAND, bend=slow, drift=-DRIFT)
         cautious = trend.reaches(room - trend.noise, now, bend=trend.cautious_bend)
+        low, high = band(0.0)
+        narrow = high < inf and high - low <= WIDEST * max(expected, SEEN * trend.span)
+        low, high = band(DRIFT)
     began = track.first_step - 1.0 if by_step else track.began or 0.0
     unseen = (trend.since - began) / trend.span
     short = trend.span <= (START_STEPS if by_step else START_S) and (by_step or not track.steps_s)
@@ -328,6 +335,6 @@ def _told(trend: Trend, now: float, gauge: Gauge, frame: Frame, track: Track, ph
         at=frame.t, at_step=frame.step, phase=phase, observed_s=trend.span * seconds, by_step=by_step,
         from_start=not track.steps_s and unseen <= STARTING,
         from_nothing=from_nothing,
-        confident=high < inf and high - low <= WIDEST * max(expected, SEEN * trend.span),
+        confident=narrow,
         times=None if limit is None else trend.times(limit - trend.level, cautious, now),
     )  # fmt: skip

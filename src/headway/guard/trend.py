@@ -40,9 +40,9 @@ LATEST = 4
 RECORD = 0.02
 """Part of a window's rise by which a peak must pass all before it to be a new highest one."""
 
-FEWEST_JUMPS, LARGE, OF_JUMPS, SPARSE = 3, 0.3, 0.8, 1.5
+FEWEST_JUMPS, LARGE, OF_JUMPS, SPARSE, FLAT = 3, 0.3, 0.8, 4.5, 0.25
 """Growth is by jumps where at least so many rises of the highest peak, each this part of the largest, make up this
-part of it, and are this many peaks apart."""
+part of it, are this many peaks apart, and what moves between them is at most this part of one."""
 
 SCALE = 1.4826
 """The standard deviation of normal noise in median absolute deviations."""
@@ -194,9 +194,10 @@ class Trends:
         latest = self.levels.latest
         gaps = [later.x - earlier.x for earlier, later in pairwise(large)]
         every, since = median(gaps), latest[-1].x - large[-1].x
-        if every < SPARSE * median([later.x - earlier.x for earlier, later in pairwise(latest)]):
-            return trend
         noise = min(trend.noise, local_noise([peak.value for peak in latest]))
+        spacing = median([later.x - earlier.x for earlier, later in pairwise(latest)])
+        if every < SPARSE * spacing or noise > FLAT * median([jump.gain for jump in large]):
+            return trend
         largest = max(jump.gain for jump in large)
         return replace(
             trend, every=every, last=large[-1].x, largest=largest, over=since >= max(gaps), noise=noise
