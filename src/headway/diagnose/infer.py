@@ -229,11 +229,11 @@ def _component(case: Case) -> str:
         return {"raylet-lost": "raylet", "node-lost": "node", "gcs-lost": "head"}[case.mechanism]
     if case.mechanism == "engine-exit":
         return "engine"
-    victims = [command for _, _, command in case.kill.top[:1]] if case.kill else []
+    killed = case.kill.killed if case.kill else ""
     frames = case.event.fields.get("frames", "").split("\n")[-1]
     told = case.event.kind.startswith(("ray-", "box-")) or case.mechanism in KERNEL_KILLS
     own = _process(case) if told else case.event.line.process.name
-    for text in (own, *victims, frames, case.event.place.text[:200]):
+    for text in (own, killed, frames, case.event.place.text[:200]):
         for name, pattern in _COMPONENTS:
             if text and re.search(pattern, text, re.IGNORECASE):
                 return name

@@ -25,6 +25,7 @@ _KILL = re.compile(r"(\d+\.\d+)GB(?: used)? / (\d+\.\d+)GB(?: limit)? \(([01]\.\
 _THRESHOLD = re.compile(r"memory usage threshold of (\d\.\d+)")
 _ROW = re.compile(r"(?:^|\s)(\d{1,9})\s+(\d+\.\d+)\s+(\S.{0,100})$")
 _VICTIM = re.compile(r"actual memory used=(\d+\.\d+)GB")
+_KILLED = re.compile(r"(?:where the task \(|Selected to kill: \()[^()]*(?:\([^()]*\)[^()]*)?\bpid=(\d{1,9}),")
 
 
 def _bytes(match: re.Match[str] | None) -> int | None:
@@ -77,6 +78,7 @@ def refusal(text: str) -> Refusal:
 
 class MonitorKill(Struct, frozen=True):
     """What Ray's monitor says at a kill. Sizes in bytes; `top` are (pid, bytes, command) of the largest processes.
+    `pids` are the processes that were killed; none where the text does not say.
 
     >>> kill = monitor_kill(["was 115.86GB / 121.69GB (0.952127)", "2657\\t36.77\\tray::FSDPTrainRayActor.train"])
     >>> kill.share, round((kill.used - kill.listed) / GIB, 2)
@@ -89,6 +91,13 @@ class MonitorKill(Struct, frozen=True):
     threshold: float | None
     top: tuple[tuple[int, int, str], ...]
     victim: int | None
+    pids: tuple[int, ...] = ()
+
+    @property
+    def killed(self) -> str:
+        """The command of the largest process that was killed, or of the largest where nothing says which were; empty
+        where none of them is in the list."""
+        return next((command for pid, _, command in self.top if not self.pids or pid in self.pids), "")
 
     @property
     def listed(self) -> int:
@@ -112,8 +121,9 @@ def monitor_kill(lines: Sequence[str]) -> MonitorKill | None:
             top.setdefault(int(row[1]), (int(row[1]), round(float(row[2]) * GIB), row[3].strip()))
     threshold = next((float(m[1]) for line in lines if (m := _THRESHOLD.search(line))), None)
     victim = next((round(float(m[1]) * GIB) for line in lines if (m := _VICTIM.search(line))), None)
+    pids = tuple(int(m[1]) for line in lines if (m := _KILLED.search(line)))
     used, total = round(float(kill[1]) * GIB), round(float(kill[2]) * GIB)
-    return MonitorKill(used, total, float(kill[3]), threshold, tuple(top.values()), victim)
+    return MonitorKill(used, total, float(kill[3]), threshold, tuple(top.values()), victim, pids)
 
 
 _FIELD = re.compile(

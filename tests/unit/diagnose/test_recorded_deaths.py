@@ -114,3 +114,11 @@ def test_an_exception_of_a_process_that_is_ending_is_no_reason() -> None:
 def test_a_kill_that_only_the_kernel_tells_of_has_its_process_and_the_step_of_the_other_logs() -> None:
     answer = answer_of("978")
     assert (answer.process, answer.component, answer.step) == ("ray::Trainer.up pid 8650", "trainer", 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "component"), [("710", "trainer"), ("288", "rollout"), ("956", "trainer"), ("974", "trainer")]
+)
+def test_the_component_is_that_of_the_process_that_ray_killed_not_of_the_largest(name: str, component: str) -> None:
+    """In 956 a reward process that Ray did not kill is at the head of its list."""
+    assert answer_of(name).component == component
