@@ -9,6 +9,7 @@ import re
 import stat
 import time
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 FOLDER = "ray"
@@ -52,7 +53,7 @@ class SessionLogs:
         self._due = time.monotonic() + EVERY_S
         self._asked = 0
         for path in kept(box):
-            path.unlink(missing_ok=True)
+            _remove(path)
 
     def look(self, sessions: Sequence[str], ended: Sequence[int], *, now: bool = False) -> int:
         """Keep what has changed where that is due, or `now`; how many files were written. `ended`: the processes of
@@ -83,12 +84,13 @@ class SessionLogs:
         return written
 
     def _bound(self) -> None:
-        """Files that were kept before others came first are too much together with those."""
+        """Files that were kept before others came first are too much together with those; the latest session stays."""
         total = 0
-        for path in kept(self._folder.parent):
-            total += path.stat().st_size
+        for path in sorted(kept(self._folder.parent), key=lambda each: each.parent.name, reverse=True):
+            total += _size(path)
             if total > self._size:
-                path.unlink(missing_ok=True)
+                _remove(path)
+                self._seen.pop((path.parent.name, path.name), None)
 
     def _keep(self, folder: int, session: str, name: str, room: int) -> tuple[int, bool]:
         """Bytes that a file takes of what is left, and whether it was written anew."""
@@ -117,8 +119,23 @@ class SessionLogs:
 
 
 def _names(folder: int) -> set[str]:
-    with os.scandir(folder) as entries:
-        return {entry.name for entry, _ in zip(entries, range(MOST_NAMES), strict=False)}
+    try:
+        with os.scandir(folder) as entries:
+            return {entry.name for entry, _ in zip(entries, range(MOST_NAMES), strict=False)}
+    except OSError:
+        return set()
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink()
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -18,6 +18,8 @@ SETTLE_S, SERVICE_S = 10.0, 10.0
 else is left: its `gcs_server` may never go by itself."""
 LEAST_S = 1.0
 """Seconds that each stage has at least."""
+GONE_S = 10.0
+"""Seconds after SIGKILL in which a process is gone, unless it waits in the kernel for a disk or device (state D)."""
 SERVICES = frozenset({"raylet", "GCS", "Ray dashboard", "Ray monitor", "idle worker", "job"})
 """Roles of processes that have nothing to save."""
 SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh", "busybox"})
@@ -113,6 +115,12 @@ class Stopper:
         self._began_ticks = 0
         self._ended: float | None = None
         self._all: float | None = None
+        self._killed: float | None = None
+
+    @property
+    def given_up(self) -> bool:
+        """Whether what is left of the run was killed long ago and stays all the same: nobody can end it."""
+        return self._killed is not None and time.monotonic() - self._killed >= GONE_S
 
     @property
     def begun(self) -> bool:
@@ -138,6 +146,7 @@ class Stopper:
             self._send(self._tree.members, signal.SIGTERM)
             services = all(role_of(member) in SERVICES for member in self._tree.members)
             if now - self._all >= patience(left_s, SERVICE_S if services else FORCE_S):
+                self._killed = self._killed or now
                 self._send(self._tree.members, signal.SIGKILL)
 
     def _is_over(self, now: float, left_s: float) -> bool:

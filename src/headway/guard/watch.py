@@ -29,6 +29,8 @@ FORECAST_S = 30.0
 """Seconds between forecasts of one pool that are written down."""
 MOST_NAMES = 20_000
 """Processes whose names are remembered."""
+MOST_LEFT = 10
+"""Processes that are named of those that a stop could not end."""
 
 
 class View(Struct):
@@ -118,12 +120,15 @@ class Watch:
     def stop(self, status: int | None) -> None:
         """End the watching: how the command ended (as `os.wait` gives it), a last frame, the counters after it.
 
-        Where the guard has stopped the run, what is left of it is ended first.
+        Where the guard has stopped the run, what is left of it is ended first, except what even SIGKILL does not end.
         """
         if self.stopper.begun and status is not None:
             self._status = status
-            while self.tree.members and self._thread.is_alive():
+            while self.tree.members and self._thread.is_alive() and not self.stopper.given_up:
                 self._thread.join(STOPPING_S)
+            for member in self.tree.members[:MOST_LEFT] if self.stopper.given_up else ():
+                text = f"process {member.pid} ({member.name}) could not be ended, not even by SIGKILL"
+                self._box.add(records.Note(time.time(), text))
         self._over.set()
         self._thread.join()
         if status is not None:

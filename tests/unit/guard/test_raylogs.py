@@ -1,5 +1,6 @@
 """The ends of a Ray session's logs are kept beside a recording: bounded, and only what is the session's own."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -76,6 +77,31 @@ def test_what_comes_first_later_takes_the_room_of_what_was_kept(tmp_path, sessio
     (session / "logs/raylet.out").write_text("y\n" * 1200)
     logs.look([str(session)], [8], now=True)
     assert names(box) == ["gcs_server.out", "raylet.out"]
+
+
+def test_the_latest_session_stays_where_both_are_too_much(tmp_path, session):
+    logs, box = SessionLogs(tmp_path / "box", size=3000), tmp_path / "box"
+    (session / "logs/raylet.out").write_text("x\n" * 1000)
+    logs.look([str(session)], [], now=True)
+    later = session.parent / "session_2026-11-30_08-00-00_123456_99"
+    (later / "logs").mkdir(parents=True)
+    (later / "logs/raylet.out").write_text("y\n" * 1000)
+    logs.look([str(session), str(later)], [], now=True)
+    assert (later.name, "raylet.out") in [(path.parent.name, path.name) for path in kept(box)]
+    assert sum(path.stat().st_size for path in kept(box)) <= 3000
+
+
+def test_what_cannot_be_removed_stops_nothing(tmp_path, session, monkeypatch):
+    """As on a volume that has become read-only."""
+    box = tmp_path / "box"
+    SessionLogs(box).look([str(session)], [], now=True)
+
+    def refused(*_, **__) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Path, "unlink", refused)
+    assert SessionLogs(box, size=10).look([str(session)], [], now=True) == 0
+    assert len(names(box)) == 2
 
 
 def test_links_pipes_and_other_folders_are_left_alone(tmp_path, session):

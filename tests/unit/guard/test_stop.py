@@ -1,5 +1,6 @@
 """A run is stopped by its own processes' ids, step by step, and nobody else is touched."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -9,8 +10,12 @@ from math import inf
 import pytest
 
 from headway.guard import stop
+from headway.guard.blackbox import BlackBox, read_blackbox
+from headway.guard.boxrecords import Begun
+from headway.guard.policies import Guard
 from headway.guard.stop import Stopper, patience, programs, signal_member, stop_rest
 from headway.guard.tree import Member, Tree
+from headway.guard.watch import Watch
 
 
 def start(script: str) -> "subprocess.Popen[bytes]":
@@ -103,6 +108,26 @@ def test_all_is_over_before_the_limit_is_reached(left):
 
 def test_without_a_limit_in_sight_there_is_time_for_a_save():
     assert (patience(inf, stop.ALL_S), patience(1800.0, stop.ALL_S), patience(inf, stop.FORCE_S)) == (300, 300, 60)
+
+
+def test_what_no_signal_ends_does_not_hold_the_watcher(tmp_path, monkeypatch):
+    """A process that waits in the kernel for a disk or device stays, whatever is sent to it."""
+    for name, value in (("LEAST_S", 0.1), ("ALL_S", 0.1), ("FORCE_S", 0.1), ("SETTLE_S", 0.1), ("GONE_S", 0.3)):
+        monkeypatch.setattr(stop, name, value)
+    monkeypatch.setattr(stop, "signal_member", lambda *_: True)
+    root = start("(exec -a stuck sleep 60) & exec sleep 60")
+    box = BlackBox(tmp_path, Begun(0.0, ("stuck",), 1, "0.1.0"))
+    watch = Watch(root.pid, box, Guard("observe"), every=0.1).start()
+    until(lambda: len(watch.tree.members) == 2)
+    watch.stopper.begin()
+    root.kill()
+    began = time.monotonic()
+    watch.stop(root.wait())
+    assert time.monotonic() - began < 5
+    os.killpg(root.pid, signal.SIGKILL)
+    watch.close()
+    box.close()
+    assert any("could not be ended" in note for note in read_blackbox(tmp_path).notes)
 
 
 def ray_tree() -> list[Member]:
