@@ -68,6 +68,8 @@ class Frame(Struct, frozen=True):
 
 ActionName = Literal["warn", "free", "checkpoint", "shrink", "stop"]
 """What a guard may do, the mildest first."""
+NO_HANDLE = " (not done: the command has no handle for it)"
+"""The end of a reason of what only headway's own trainer could do."""
 
 
 class Action(Struct, frozen=True):

@@ -84,7 +84,7 @@ class SessionLogs:
         return written
 
     def _bound(self) -> None:
-        """Files that were kept before others came first are too much together with those; the latest session stays."""
+        """Files that were kept before others came first are too much with those; the latest session stays."""
         total = 0
         for path in sorted(kept(self._folder.parent), key=lambda each: each.parent.name, reverse=True):
             total += _size(path)

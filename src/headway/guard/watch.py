@@ -15,7 +15,7 @@ from headway.guard import senders
 from headway.guard.blackbox import BlackBox
 from headway.guard.boxplan import PlannedPool
 from headway.guard.forecast import Forecast
-from headway.guard.frame import Action, Frame
+from headway.guard.frame import NO_HANDLE, Action, Frame
 from headway.guard.frames import Frames, interval
 from headway.guard.loglines import LogReader
 from headway.guard.policies import Guard
@@ -180,7 +180,7 @@ class Watch:
 
     def _act(self, action: Action) -> Action:
         if action.name in ("free", "checkpoint", "shrink") and not action.dry:
-            return replace(action, dry=True, reason=f"{action.reason} (not done: the command has no handle for it)")
+            return replace(action, dry=True, reason=action.reason + NO_HANDLE)
         if action.name == "stop" and not action.dry:
             self.stopper.begin()
         return action

@@ -8,7 +8,7 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from headway.guard.boxplan import PlannedPool
-from headway.guard.frame import Action, Frame, Gauge
+from headway.guard.frame import NO_HANDLE, Action, Frame, Gauge
 from headway.guard.watch import View
 from headway.reports.widgets import Bar
 from headway.units import format_bytes
@@ -63,6 +63,11 @@ def plan_text(pool: PlannedPool | None) -> str:
     return f", plan {low if low == high else f'{low}-{high}'} {unit}"
 
 
+def _processes(frame: Frame) -> str:
+    count = len(frame.processes)
+    return "1 process" if count == 1 else f"{count} processes"
+
+
 def status_line(view: View, now: float | None = None) -> str:
     """One line on how the run stands.
 
@@ -77,7 +82,7 @@ def status_line(view: View, now: float | None = None) -> str:
     parts = [where(frame), *(_gauge_text(gauge, view.planned) for gauge in gauges_shown(frame, 2))]
     if frame.processes:
         first = frame.processes[0]
-        parts.append(f"{len(frame.processes)} processes, largest {first.name} {format_bytes(first.rss)}")
+        parts.append(f"{_processes(frame)}, largest {first.name} {format_bytes(first.rss)}")
     parts += [each.sentence for each in view.forecasts[:1]]
     parts += [view.trouble] if view.trouble else []
     return f"headway {clock} {'; '.join(parts)}"
@@ -85,7 +90,8 @@ def status_line(view: View, now: float | None = None) -> str:
 
 def action_line(action: Action) -> str:
     """What the guard decided, on a line."""
-    done = " (not done: dry run)" if action.dry and action.name != "warn" else ""
+    dry = action.dry and action.name != "warn" and not action.reason.endswith(NO_HANDLE)
+    done = " (not done: dry run)" if dry else ""
     return f"headway {action.name}{done}: {action.reason}"
 
 
@@ -115,7 +121,7 @@ def _rows(view: View, width: int) -> Iterator[Text]:
                             f"{format_bytes(gauge.limit or 0)} ({share:.0%}){plan_text(planned)}")  # fmt: skip
     held = [f"{use.name[:NAME]} {format_bytes(use.rss)}" for use in frame.processes[:PROCESSES]]
     if held:
-        yield Text(f"{len(frame.processes)} processes: {', '.join(held)}", style="dim")
+        yield Text(f"{_processes(frame)}: {', '.join(held)}", style="dim")
     if view.trouble:
         yield Text(view.trouble, style="bold red")
     elif view.actions and time.time() - view.actions[-1].t < LINE_S:

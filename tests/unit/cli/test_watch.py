@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import typer
 import yaml
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from headway.cli import metrics, watching
@@ -23,7 +24,7 @@ from headway.foreign.readers import read_command, read_run
 from headway.foreign.resume import edits_of_resume, last_checkpoint, resumed_command, resumed_script
 from headway.guard.boxplan import PlannedPool, Worst
 from headway.guard.forecast import Forecast, Reach
-from headway.guard.frame import Action, Frame, Gauge, ProcessUse
+from headway.guard.frame import NO_HANDLE, Action, Frame, Gauge, ProcessUse
 from headway.guard.watch import View
 from headway.reports.watch import ROWS, StatusArea, action_line, status_line
 
@@ -86,9 +87,11 @@ ACTION = Action(1000.0, "stop", "forecast", "node[0].host", "cgroup", 3, 4, 5.0,
 def test_the_status_line_has_the_nearest_limits_first_and_the_forecast():
     line = status_line(View(FRAME, (FORECAST,)), 0.0)
     assert "train of step 12; node[0].host cgroup 3.00 GiB of 4.00 GiB (75%)" in line
-    assert "1 processes, largest ray::Trainer.train 2.00 GiB" in line
+    assert "1 process, largest ray::Trainer.train 2.00 GiB" in line
     assert "grows 128.0 MiB a step, reaches 4.00 GiB at step 19-22" in line
     assert action_line(ACTION) == "headway stop (not done: dry run): it reaches the limit"
+    foreign = replace(ACTION, name="free", reason="it grows" + NO_HANDLE)
+    assert action_line(foreign) == "headway free: it grows (not done: the command has no handle for it)"
 
 
 class Screen:

@@ -9,8 +9,8 @@ from headway.cli.doctor import diagnosed
 from headway.cli.watch_plan import Request, planned
 from headway.diagnose.finding import Diagnosis
 from headway.guard.blackbox import BlackBox
-from headway.guard.boxrecords import Begun, Counted, Ended, Event, Mark, Note, Over, Sent
-from headway.guard.frame import Frame, Gauge
+from headway.guard.boxrecords import Acted, Begun, Counted, Ended, Event, Mark, Note, Over, Sent
+from headway.guard.frame import NO_HANDLE, Action, Frame, Gauge
 
 T = 1_700_000_000.0
 KERNEL = (
@@ -102,6 +102,17 @@ def test_a_run_that_signals_itself_has_no_sender_outside(tmp_path, number, mecha
     assert (found.mechanism, found.cause, found.cause_grade) == (mechanism, "user-exit", "proven")
     assert "process 7 (python3) sent it to itself" in found.sentence
     assert "outside-signal" not in [each.name for each in found.candidates]
+
+
+def test_steps_of_the_guard_for_one_reason_are_told_once(tmp_path):
+    why = "node[0].host (cgroup) grows 1.0 MiB a step, reaches 320.0 MiB at step 71-74"
+    steps = [
+        Acted(Action(T + 59, name, "forecast", "node[0].host", "cgroup", 9, 10, 5.0, why + end, dry=bool(end)))
+        for name, end in (("warn", ""), ("free", NO_HANDLE), ("checkpoint", NO_HANDLE), ("stop", ""))
+    ]
+    found = told(tmp_path, *steps, Sent(T + 60, 15, 7, "x", sender=1), killed(signal=15), over=OVER)
+    about = [line for line in found.context if why in line]
+    assert about == [f"{tmp_path.name}: the guard (warn, free (not done), checkpoint (not done), stop): {why}"]
 
 
 def test_a_guard_of_the_machine_is_named_as_one(tmp_path):

@@ -5,7 +5,7 @@ badly: what comes after may be teardown. A count of kills speaks against a kill 
 """
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from math import inf
 from pathlib import Path
@@ -18,7 +18,7 @@ from headway.guard.blackbox import Box, is_written, read_blackbox
 from headway.guard.boxlog import logs_of
 from headway.guard.boxplan import plan_of
 from headway.guard.boxrecords import Ended, Sent
-from headway.guard.frame import Action
+from headway.guard.frame import NO_HANDLE, Action
 from headway.guard.raylogs import kept
 from headway.guard.senders import signal_name
 from headway.units import format_bytes
@@ -29,6 +29,8 @@ KERNEL = "kernel: "
 """Begins a note that is a line of the kernel's log about a process of the run."""
 SMALL = 32 << 20
 """Bytes below which a process is a helper, such as a `grep` that found nothing."""
+MOST_ACTIONS = 6
+"""The last decisions of the guard that are told."""
 TOGETHER_S, LAST_S = 1.5, 120.0
 """Seconds within which ends belong together; seconds before the run's end in which they belong to it."""
 FIRST = r"black box: process (?P<pid>\d+) \((?P<name>.*)\) ended first, by signal (?P<signal>\d+)\b"
@@ -126,10 +128,17 @@ def _session_logs(box: Box) -> Iterator[Path]:
         return
     printed = set(box.log)
     for path in kept(box.folder):
-        lines = path.read_text(errors="replace").splitlines() if path.name.startswith("job-driver-") else []
-        last = next((line for line in reversed(lines) if line.strip()), None)
-        if last is None or last not in printed:
+        if not path.name.startswith("job-driver-") or _last_line(path) not in printed:
             yield path
+
+
+def _last_line(path: Path) -> str:
+    """The last line of a file that holds anything; empty where there is none, or it cannot be read."""
+    try:
+        lines = path.read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return next((line for line in reversed(lines) if line.strip()), "")
 
 
 def told(box: Box) -> Iterator[str]:
@@ -271,6 +280,15 @@ def _over_plan(box: Box) -> Iterator[str]:
             )
 
 
+def _guarded(actions: Sequence[Action]) -> Iterator[str]:
+    """What the guard did last, by its reason: several steps that came at once have the same."""
+    steps = dict[str, list[str]]()
+    for each in actions[-MOST_ACTIONS:]:
+        done = each.name if each.name == "warn" or not each.dry else f"{each.name} (not done)"
+        steps.setdefault(each.reason.removesuffix(NO_HANDLE), []).append(done)
+    yield from (f"the guard ({', '.join(names)}): {reason}" for reason, names in steps.items())
+
+
 def _about(box: Box) -> Iterator[str]:
     """What the box says of the run, for people."""
     if box.over is not None and box.over.signal is not None:
@@ -300,5 +318,5 @@ def _about(box: Box) -> Iterator[str]:
         if sent.sender_command:
             yield f"process {sent.sender}, which sent {signal_name(sent.signal)}, was: {sent.sender_command}"
     yield from (each.text for each in box.forecasts[-2:])
-    yield from (f"the guard: {each.reason}" for each in box.actions[-4:])
+    yield from _guarded(box.actions)
     yield from (note for note in box.notes if not note.startswith(KERNEL))
