@@ -184,7 +184,7 @@ class Follower:
                 self._phases[phase] = Trends(levels, cycles=True)
             trend = self._phases[phase].now(smallest)
             if trend is not None:
-                found[phase] = trend
+                found[phase] = trend if trend.every else _seldom(trend, levels.latest)
         return found
 
     def _by_time(self, gauge: Gauge, frame: Frame, smallest: float, *, whole: bool = True) -> Forecast | None:
@@ -269,16 +269,23 @@ def _like(trend: Trend, track: Track, known: Mapping[str, Trend], now: float) ->
         peaks = levels.latest
         if phase in known or len(peaks) < 2 or not _rose(peaks, trend):
             continue
-        every = median([later.x - earlier.x for earlier, later in pairwise(peaks)])
         last = peaks[-1]
-        if now - last.x > GONE * every:
+        if now - last.x > GONE * _apart(peaks):
             continue
         noise = local_noise([peak.value for peak in peaks]) if len(peaks) >= FEWEST else 0.0
-        found[phase] = replace(
-            trend, level=last.value, at=last.x, noise=max(noise, trend.noise), last=last.x,
-            every=every if every >= SELDOM else 0.0,
-        )  # fmt: skip
+        like = replace(trend, level=last.value, at=last.x, noise=max(noise, trend.noise), every=0.0)
+        found[phase] = _seldom(like, peaks)
     return found
+
+
+def _seldom(trend: Trend, peaks: Sequence[Peak]) -> Trend:
+    """The trend of a phase with when that comes, where it does not come in every step."""
+    every = _apart(peaks)
+    return replace(trend, every=every, last=peaks[-1].x, largest=0.0) if every >= SELDOM else trend
+
+
+def _apart(peaks: Sequence[Peak]) -> float:
+    return median([later.x - earlier.x for earlier, later in pairwise(peaks)])
 
 
 def _rose(peaks: Sequence[Peak], trend: Trend) -> bool:
