@@ -10,10 +10,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+import torch
+
 from headway.guard.read import OwnSizes
 
 LEAST = 32 << 20
-"""Bytes that are left to the process in any case: its threads' stacks, small objects, and the way to a clean stop."""
+"""Bytes that are left to the process in any case: small objects, and the way to a clean stop."""
+GRAIN = 32768
+"""Elements that torch gives to one thread at least (at::internal::GRAIN_SIZE)."""
 
 
 class Wall:
@@ -30,6 +34,8 @@ class Wall:
         self._limit = limit if sys.platform == "linux" else None
         self._others, self._pids = others, pids
         self._before = resource.getrlimit(resource.RLIMIT_DATA)
+        if self._limit is not None:
+            _start_threads()
 
     @contextmanager
     def around(self) -> Iterator[None]:
@@ -39,7 +45,7 @@ class Wall:
             return
         self._sizes = OwnSizes()
         for pid in self._pids():
-            with suppress(ProcessLookupError):
+            with suppress(ProcessLookupError, PermissionError):
                 soft, hard = resource.prlimit(pid, resource.RLIMIT_DATA)
                 resource.prlimit(pid, resource.RLIMIT_DATA, (_lowest(self._limit, soft, hard), hard))
         try:
@@ -57,6 +63,14 @@ class Wall:
         soft, hard = self._before
         wall = mapped + max(LEAST, self._limit - resident - self._others())
         resource.setrlimit(resource.RLIMIT_DATA, (_lowest(wall, soft, hard), hard))
+
+
+def _start_threads() -> None:
+    """Start the threads that torch computes with, by a sum that is large enough for all of them.
+
+    Each maps a stack of 8 MiB, and libgomp ends the whole process where one cannot be started.
+    """
+    torch.zeros(torch.get_num_threads() * GRAIN).add_(1)
 
 
 def _lowest(*limits: int) -> int:

@@ -56,6 +56,17 @@ def test_a_process_that_is_over_the_limit_keeps_a_little_to_end_in() -> None:
             bytearray(2 * LEAST)
 
 
+def test_torch_s_threads_are_started_before_it_stands() -> None:
+    """Of 16 threads the stacks alone are more than what is left: libgomp would end the process with exit code 1."""
+    code = (
+        "import torch; from headway.train.wall import Wall\n"
+        "torch.set_num_threads(16); numbers = torch.ones(1 << 20)\n"
+        "with Wall(1, lambda: 0).around(): print(float((numbers + 1).sum()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, f"{2 << 20}.0\n"), done.stderr
+
+
 def test_a_reward_s_process_may_not_map_more_than_the_limit() -> None:
     code = "input(); bytearray(100 << 20); print('100', flush=True); bytearray(400 << 20)"
     child = subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, stderr=-1, text=True)
