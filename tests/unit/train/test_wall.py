@@ -60,8 +60,8 @@ def test_torch_s_threads_are_started_before_it_stands() -> None:
     """Of 16 threads the stacks alone are more than what is left: libgomp would end the process with exit code 1."""
     code = (
         "import torch; from headway.train.wall import Wall\n"
-        "torch.set_num_threads(16); numbers = torch.ones(1 << 20)\n"
-        "with Wall(1, lambda: 0).around(): print(float((numbers + 1).sum()))"
+        "torch.set_num_threads(16); numbers = torch.empty(1 << 20)\n"
+        "with Wall(1, lambda: 0).around(): print(float(numbers.fill_(2).sum()))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, f"{2 << 20}.0\n"), done.stderr
