@@ -272,24 +272,34 @@ shift; exec "$@"
 """Stands in for Ray: what is submitted runs at once."""
 
 
-@pytest.mark.parametrize(
-    "wait_s", [60.0, pytest.param(0.0, marks=pytest.mark.slow)], ids=["before the run", "as soon as it is ready"]
-)
-def test_a_launch_is_planned_and_doctor_and_report_know_its_plan(tmp_path, wait_s):
+def launch(folder: Path) -> dict[str, str]:
+    """A slime script that fails after two phases, run.sh, and the environment to run it in."""
     lines = (SCRIPTS / "slime-arrays.sh").read_text().splitlines(keepends=True)
     script = "".join(line for line in lines if not line.startswith(("pkill", "sleep", "ray stop")))
-    (tmp_path / "run.sh").write_text(script)
-    shutil.copytree(SCRIPTS / "models", tmp_path / "models")
-    (tmp_path / "train.py").write_text(TRAINER)
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "ray").write_text(RAY)
-    (tmp_path / "bin" / "ray").chmod(0o755)
+    (folder / "run.sh").write_text(script)
+    shutil.copytree(SCRIPTS / "models", folder / "models")
+    (folder / "train.py").write_text(TRAINER)
+    (folder / "bin").mkdir()
+    (folder / "bin" / "ray").write_text(RAY)
+    (folder / "bin" / "ray").chmod(0o755)
+    return {**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}"}
+
+
+def patient(wait_s: float) -> list[str]:
+    """headway that holds a command back for its plan for so long."""
     code = (
         f"import sys; from headway.cli import watch_plan; watch_plan.WAIT_S = {wait_s};"
         "from headway.cli.app import main; sys.argv[0] = 'headway'; main()"
     )
-    words = [sys.executable, "-c", code, "watch", "--out", "box", "--machine", "8xh100-80", "--", "bash", "run.sh"]
-    path = {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
+    return [sys.executable, "-c", code]
+
+
+@pytest.mark.parametrize(
+    "wait_s", [60.0, pytest.param(0.0, marks=pytest.mark.slow)], ids=["before the run", "as soon as it is ready"]
+)
+def test_a_launch_is_planned_and_doctor_and_report_know_its_plan(tmp_path, wait_s):
+    path = launch(tmp_path)
+    words = [*patient(wait_s), "watch", "--out", "box", "--machine", "8xh100-80", "--", "bash", "run.sh"]
     done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path, env=path)
     says = (
         "headway: planned on 8xh100-80: fits: node[0].device[0] 63.83 GiB at most of 79.11 GiB (device memory), phase"
@@ -308,6 +318,14 @@ def test_a_launch_is_planned_and_doctor_and_report_know_its_plan(tmp_path, wait_
     host = next(each for each in json.loads(found.stdout)["comparisons"] if each["pool"] == "node[0].host")
     measured = {row["phase"]: row["measured"] for row in host["rows"]}
     assert 0 < measured["train"] < 1 << 30 < host["predicted"]
+
+
+@pytest.mark.slow
+def test_a_rehearsal_that_is_run_is_planned_as_any_launch(tmp_path):
+    words = [*patient(60.0), "rehearse", "run.sh", "--out", "full", "--run"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path, env=launch(tmp_path))
+    assert done.returncode == 1
+    assert json.loads(read_blackbox(tmp_path / "full" / "watch").begun.spec)["settings"]["tp"] == 2
 
 
 def test_words_that_are_no_text_reach_the_command_as_they_are(tmp_path):

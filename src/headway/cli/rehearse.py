@@ -90,8 +90,12 @@ def _script(run: Path, out: Path | None, run_it: bool) -> None:
     command = ["headway", "watch", "--out", str(written.box), "--", "bash", str(written.path)]
     typer.echo(shlex.join(command))
     if run_it:
-        from headway.cli.watching import Asked
-        from headway.cli.watching import run as watched
+        from headway.cli.watch_plan import Planner
 
-        asked = Asked(tuple(command[5:]), written.box, "observe", False, None, 0, 1.0, False)
-        raise typer.Exit(watched(asked))
+        launch = tuple(command[5:])
+        with Planner(launch) as planner:
+            from headway.cli.watching import Asked
+            from headway.cli.watching import run as watched
+
+            asked = Asked(launch, written.box, "observe", False, None, 0, 1.0, False)
+            raise typer.Exit(watched(asked, planner))
