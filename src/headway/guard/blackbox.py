@@ -68,6 +68,8 @@ _OWN = re.compile(
     r"\.lock|events\.jsonl|frames-[^/]*|log\.\d\.txt|attempt-\d+\.log|restart-\d+-[^/]*|report\.html|lost\+found"
 )
 """Names that a black box has, or a fresh volume: what is left of one that was ended before its first record."""
+_BEGINS = re.compile(rb'"kind":"(?:begun|plan)"')
+"""What an attempt begins with, in a line of its events."""
 LOCK = ".lock"
 RECENT = 600
 """Frames that a summary keeps."""
@@ -188,8 +190,8 @@ class BlackBox:
         lines = path.read_bytes().splitlines(keepends=True)
         kept = [line for line in lines if not (b'"kind":"ended"' in line and b'"code":0' in line)]
         if sum(map(len, kept)) > EVENT_BYTES // 2:
-            begun = [line for line in kept[len(kept) // 8 : -len(kept) // 8] if b'"kind":"begun"' in line]
-            kept = [*kept[: len(kept) // 8], *begun[-8:], *kept[-len(kept) // 8 :]]
+            middle = [line for line in kept[len(kept) // 8 : -len(kept) // 8] if _BEGINS.search(line)]
+            kept = [*kept[: len(kept) // 8], *middle[-8:], *kept[-len(kept) // 8 :]]
         _replace(path, b"".join(kept))
         self._events = _open_to_append(path)
 

@@ -246,6 +246,15 @@ def test_events_stay_bounded_and_keep_beginnings_and_bad_ends(tmp_path, monkeypa
     assert read.over is not None
 
 
+def test_a_late_plan_stays_where_the_middle_of_the_events_goes(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "EVENT_BYTES", 40_000)
+    box = BlackBox(tmp_path, begun())
+    for index in range(3000):
+        box.add(PlanMade(1002.0, "read", "{}") if index == 100 else Note(1002.0 + index, f"note {index}"))
+    box.close()
+    assert read_blackbox(tmp_path).begun.ledger == "{}"
+
+
 def test_a_full_disk_stops_the_recording_not_the_run(tmp_path):
     full = Path("/dev/full")
     if not full.exists():
