@@ -139,6 +139,8 @@ class Watch:
             self._box.add(records.Counted(frame.t, "after", frame.events))
             if status or self._killed or self.stopper.begun:
                 self._session_logs.look(self.tree.sessions, self._ended_badly, now=True)
+        except Exception as error:  # noqa: BLE001 - how the command ended is passed on whatever this is
+            self._box.add(records.Note(time.time(), f"the last look failed: {type(error).__name__}: {error}"))
         finally:
             self._frames.close()
             self._trace.close()

@@ -250,7 +250,7 @@ def test_a_late_plan_stays_where_the_middle_of_the_events_goes(tmp_path, monkeyp
     monkeypatch.setattr(module, "EVENT_BYTES", 40_000)
     box = BlackBox(tmp_path, begun())
     for index in range(3000):
-        box.add(PlanMade(1002.0, "read", "{}") if index == 100 else Note(1002.0 + index, f"note {index}"))
+        box.add(PlanMade(1002.0, "read", "{}") if index == 300 else Note(1002.0 + index, f"note {index}"))
     box.close()
     assert read_blackbox(tmp_path).begun.ledger == "{}"
 

@@ -12,10 +12,11 @@ import pytest
 from headway.guard import stop
 from headway.guard.blackbox import BlackBox, read_blackbox
 from headway.guard.boxrecords import Begun
+from headway.guard.frame import Action
 from headway.guard.policies import Guard
 from headway.guard.stop import Stopper, patience, programs, signal_member, stop_rest
 from headway.guard.tree import Member, Tree
-from headway.guard.watch import Watch
+from headway.guard.watch import View, Watch
 
 
 def start(script: str) -> "subprocess.Popen[bytes]":
@@ -128,6 +129,21 @@ def test_what_no_signal_ends_does_not_hold_the_watcher(tmp_path, monkeypatch):
     watch.close()
     box.close()
     assert any("could not be ended" in note for note in read_blackbox(tmp_path).notes)
+
+
+def test_a_last_look_that_fails_is_written_down_and_ends_nothing(tmp_path):
+    def fails(view: View, actions: tuple[Action, ...]) -> None:
+        if view.frame is not None and root.poll() is not None:
+            raise OSError("no more descriptors")
+
+    root = start("sleep 60")
+    box = BlackBox(tmp_path, Begun(0.0, ("sleep",), 1, "0.1.0"))
+    watch = Watch(root.pid, box, Guard("observe"), every=60.0, on_frame=fails).start()
+    root.kill()
+    watch.stop(root.wait())
+    watch.close()
+    box.close()
+    assert read_blackbox(tmp_path).notes[-1] == "the last look failed: OSError: no more descriptors"
 
 
 def ray_tree() -> list[Member]:
