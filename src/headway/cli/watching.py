@@ -79,8 +79,9 @@ def run(asked: Asked, planner: Planner | None = None) -> int:
                 break
             try:
                 command, told = resumer.again(session.finding(), folder, made + 1)
-            except InputError as error:
-                session.tell(f"not restarted: {error}")
+            except Exception as error:  # noqa: BLE001 - the exit code is the command's own all the same
+                name = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
+                session.tell(f"not restarted: {name}{error}")
                 break
             left = stop_rest(session.watch.tree)
             made += 1
@@ -262,6 +263,8 @@ class _Session:
         child = self._child
         if child is not None:
             child.send(sent.signal, key=sent.by_kernel)
+        elif sent.signal in ASKED_TO_GO and hasattr(self, "watch"):
+            self.watch.stopper.hurry()  # the command has ended, and what is left of it is being stopped
 
     def on_frame(self, view: View, actions: tuple[Action, ...]) -> None:
         """After each frame, in the watching thread."""

@@ -116,6 +116,7 @@ class Stopper:
         self._ended: float | None = None
         self._all: float | None = None
         self._killed: float | None = None
+        self._hurried = False
 
     @property
     def given_up(self) -> bool:
@@ -135,10 +136,15 @@ class Stopper:
             self._programs = self._found()
             self._send(self._programs, signal.SIGTERM)
 
+    def hurry(self) -> None:
+        """Wait no longer than each stage has at least."""
+        self._hurried = True
+
     def go_on(self, left_s: float = inf) -> None:
         """What is due since, where the limit is now `left_s` away."""
         if self._began is None:
             return
+        left_s = 0.0 if self._hurried else left_s
         now = time.monotonic()
         if self._all is None and self._is_over(now, left_s):
             self._all = now

@@ -131,6 +131,22 @@ def test_what_no_signal_ends_does_not_hold_the_watcher(tmp_path, monkeypatch):
     assert any("could not be ended" in note for note in read_blackbox(tmp_path).notes)
 
 
+def test_somebody_who_asks_again_does_not_wait_for_minutes(bystander, monkeypatch):
+    monkeypatch.setattr(stop, "LEAST_S", 0.2)
+    root = start("trap '' TERM; exec -a deaf sleep 60")
+    tree = Tree(root.pid)
+    until(lambda: tree.refresh()[0].command.startswith("deaf"))
+    stopper = Stopper(tree)
+    stopper.begin()
+    time.sleep(0.5)
+    stopper.go_on()
+    assert root.poll() is None
+    stopper.hurry()
+    until(lambda: stopper.go_on() or root.poll() is not None)
+    assert root.wait() == -signal.SIGKILL
+    tree.close()
+
+
 def test_a_last_look_that_fails_is_written_down_and_ends_nothing(tmp_path):
     def fails(view: View, actions: tuple[Action, ...]) -> None:
         if view.frame is not None and root.poll() is not None:
