@@ -141,7 +141,8 @@ def limit_memory(limit: int | None) -> None:
     RLIMIT_DATA and not RLIMIT_AS: address space that thread pools only reserve costs no memory.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if limit is not None:
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    if limit is not None and (hard == resource.RLIM_INFINITY or limit < hard):  # only root may go beyond the latter
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 

@@ -330,6 +330,16 @@ def test_memory_is_limited(functions: Callable[..., Scorer]) -> None:
     assert scorer.failures == {"exception": 1}
 
 
+def test_a_lower_limit_that_was_there_before_stays() -> None:
+    code = (
+        "import resource; from headway.rollout.reward_process import limit_memory\n"
+        "resource.setrlimit(resource.RLIMIT_DATA, (1 << 29, 1 << 29)); limit_memory(1 << 30)\n"
+        "print(resource.getrlimit(resource.RLIMIT_DATA) == (1 << 29, 1 << 29))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("True\n", "")
+
+
 def test_prints_reach_the_log_and_not_the_answers(functions: Callable[..., Scorer], tmp_path: Path) -> None:
     scorer = functions()
     assert corrects(scorer, ["print", "same 7"]) == [1, 1]
