@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pty
+import re
 import select
 import shutil
 import signal
@@ -318,6 +319,27 @@ def test_a_launch_is_planned_and_doctor_and_report_know_its_plan(tmp_path, wait_
     host = next(each for each in json.loads(found.stdout)["comparisons"] if each["pool"] == "node[0].host")
     measured = {row["phase"]: row["measured"] for row in host["rows"]}
     assert 0 < measured["train"] < 1 << 30 < host["predicted"]
+
+
+@pytest.mark.slow
+def test_a_plan_that_comes_late_has_a_line_of_its_own_on_a_terminal(tmp_path):
+    """The command has the terminal in raw mode, where a line feed alone does not go back to the first column."""
+    environment = launch(tmp_path) | {"TERM": "dumb"}
+    words = [*patient(0.0), "watch", "--out", "box", "--machine", "8xh100-80", "--", "bash", "run.sh"]
+    waits = "printf half\nfor n in {1..150}; do sleep 0.1; test -e told && break; done\n"
+    (tmp_path / "run.sh").write_text(waits + (tmp_path / "run.sh").read_text())
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        os.execve(sys.executable, words, environment)
+    seen = b""
+    with contextlib.suppress(OSError):
+        while data := os.read(terminal, 4096):
+            seen += data
+            if b"phase rollout" in seen:
+                (tmp_path / "told").touch()
+    os.waitpid(pid, 0)
+    assert re.search(rb"half\r\nheadway: planned on 8xh100-80: fits: [^\r\n]*phase rollout\r\n", seen), seen
 
 
 @pytest.mark.slow

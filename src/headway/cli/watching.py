@@ -292,8 +292,12 @@ class _Session:
             self.tell(line.removeprefix("headway "))
 
     def tell(self, text: str) -> None:
-        """A line of headway's own, on standard error."""
-        _write(2, f"headway: {text}\n")
+        """A line of headway's own, on standard error: while the command runs a terminal is in raw mode."""
+        raw = self._child is not None and os.isatty(2)
+        end = "\r\n" if raw else "\n"
+        begin = end if raw and not self._line_ended else ""
+        self._line_ended = True
+        _write(2, f"{begin}headway: {text}{end}")
 
     def close(self) -> None:
         """Give everything back."""
