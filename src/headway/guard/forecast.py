@@ -52,8 +52,8 @@ ROSE = 0.5
 """A phase without a trend grows as another where its peaks have risen by this part of what that one's did."""
 
 SELDOM, GONE = 1.5, 2.0
-"""A phase comes seldom that is so many steps from one time to the next, and comes no more where this many such
-distances have passed."""
+"""A phase comes seldom that is so many times as far from one time to the next as another, and comes no more where this
+many such distances have passed."""
 
 PROCESSES, KEPT = 5, 12
 """Processes of a frame that are followed, the largest first, and those that are remembered."""
@@ -184,7 +184,7 @@ class Follower:
                 self._phases[phase] = Trends(levels, cycles=True)
             trend = self._phases[phase].now(smallest)
             if trend is not None:
-                found[phase] = trend if trend.every else _seldom(trend, levels.latest)
+                found[phase] = trend if trend.every else _seldom(trend, levels.latest, self.track)
         return found
 
     def _by_time(self, gauge: Gauge, frame: Frame, smallest: float, *, whole: bool = True) -> Forecast | None:
@@ -274,14 +274,16 @@ def _like(trend: Trend, track: Track, known: Mapping[str, Trend], now: float) ->
             continue
         noise = local_noise([peak.value for peak in peaks]) if len(peaks) >= FEWEST else 0.0
         like = replace(trend, level=last.value, at=last.x, noise=max(noise, trend.noise), every=0.0)
-        found[phase] = _seldom(like, peaks)
+        found[phase] = _seldom(like, peaks, track)
     return found
 
 
-def _seldom(trend: Trend, peaks: Sequence[Peak]) -> Trend:
-    """The trend of a phase with when that comes, where it does not come in every step."""
+def _seldom(trend: Trend, peaks: Sequence[Peak], track: Track) -> Trend:
+    """The trend of a phase with when that comes, where it does not come in every step that another is seen in: steps
+    that are shorter than a reading are not seen at all."""
     every = _apart(peaks)
-    return replace(trend, every=every, last=peaks[-1].x, largest=0.0) if every >= SELDOM else trend
+    seen = min(_apart(levels.latest) for levels in track.cycles.values() if len(levels.latest) > 1)
+    return replace(trend, every=every, last=peaks[-1].x, largest=0.0) if every >= SELDOM * seen else trend
 
 
 def _apart(peaks: Sequence[Peak]) -> float:

@@ -222,6 +222,15 @@ class TestRises:
         ]
         assert see(Guard("protect"), moments) == []
 
+    def test_of_steps_that_are_shorter_than_a_reading_no_phase_is_seldom(self) -> None:
+        """Each reading is two steps after the last: growth that is seen in every one is even."""
+        guard = Guard("strict")
+        for index in range(60):
+            gauge = Gauge("node[0].host", "cgroup", (220 + index) << 20, 320 << 20)
+            guard.see(Frame(1000.0 + 0.1 * index, (gauge,), step=2 * index))
+        (found,) = guard.forecasts
+        assert (found.by_step, found.times) == (True, None)
+
     def test_a_slow_leak_is_stopped_though_no_phase_stays_near_the_limit_for_long(self) -> None:
         actions = see(Guard("protect"), steps_of([0.97 + 0.00002 * step for step in range(1500)], peak=0.0))
         assert actions[-1].name == "stop"
