@@ -52,8 +52,8 @@ ROSE = 0.5
 """A phase without a trend grows as another where its peaks have risen by this part of what that one's did."""
 
 SELDOM, GONE = 1.5, 2.0
-"""A phase comes seldom that is so many times as far from one time to the next as another, and comes no more where this
-many such distances have passed."""
+"""A phase comes seldom that is so many times as far from one time to the next as another, and comes no more where
+this many such distances have passed."""
 
 PROCESSES, KEPT = 5, 12
 """Processes of a frame that are followed, the largest first, and those that are remembered."""
