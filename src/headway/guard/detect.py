@@ -39,7 +39,7 @@ of growth from nothing."""
 SOON_STEPS, SOON_RATIO = 3.0, 0.3
 """A forecast alarms at any distance from the limit where it is this near in steps and in time observed."""
 
-AT_ONCE_USED, AT_ONCE = 0.80, 1.2
+AT_ONCE_USED, AT_ONCE = 0.88, 1.2
 """A fast rise whose next reading may be over the limit (it is this many readings away) is one from this share on."""
 
 RISE_USED, JUMP_USED, START_USED = 0.90, 0.93, 0.95
