@@ -100,6 +100,16 @@ def test_each_signal_is_passed_on_once_and_its_sender_is_recorded(tmp_path):
     assert out.split("\n")[1:-1] == [f"got {int(number)}" for number in numbers]
 
 
+def test_what_a_command_leaves_behind_goes_on_printing(tmp_path):
+    go, done = tmp_path / "go", tmp_path / "done"
+    late = f"until [ -e {go} ]; do sleep 0.05; done; echo late; echo later; touch {done}"
+    with watch(tmp_path / "box", "--quiet", "--", "bash", "-c", f"({late}) & echo first") as run:
+        assert run.wait(20) == 0
+        go.touch()
+        assert run.communicate(timeout=20)[0] == "first\nlate\nlater\n"
+    until(done.exists)
+
+
 def test_on_a_terminal_the_command_has_one_too(tmp_path):
     code = "stty size; test -t 0 && test -t 2 && tty; echo $COLUMNS; echo -e 'bar 1\\rbar 2'; cat; echo not reached"
     pid, terminal = pty.fork()

@@ -94,6 +94,7 @@ def run(asked: Asked, planner: Planner | None = None) -> int:
             _answer(session, asked)
     except Exception as error:  # noqa: BLE001 - whatever the answer is, the exit code is the command's own
         session.tell(f"no answer of the doctor: {type(error).__name__}: {error}; black box: {folder}")
+    session.leave(copying=True)
     return ended.status
 
 
@@ -142,6 +143,7 @@ class _Session:
         self.interrupted: str | None = None
         """Who sent SIGINT to headway, which passed it on; None where nobody did."""
         self._child: Child | None = None
+        self._left: Child | None = None
         self.watch: Watch
         self._box: BlackBox | None = None
         self._shown = time.monotonic() if asked.quiet else time.monotonic() - LINE_S + 30.0
@@ -180,6 +182,7 @@ class _Session:
         box = self.open(tuple(command))
         self._tell_plan()
         marker = uuid.uuid4().hex
+        self.leave(copying=False)
         self._child = child = Child(
             command, self._output, {MARKER: marker}, self._area.inner_size if self._area else None,
             self.signals.unblock if self.signals else lambda: None,
@@ -193,7 +196,7 @@ class _Session:
                 self._look_for_plan(box)
                 self.show()
         finally:
-            self._child = None
+            self._child, self._left = None, child
             child.close()
             if self._area is not None:
                 self._area.close()
@@ -305,6 +308,12 @@ class _Session:
             self._area.close()
         if self._box is not None:
             self._box.close()
+
+    def leave(self, *, copying: bool) -> None:
+        """What the last attempt left behind is printed on, or no longer."""
+        if self._left is not None:
+            self._left.leave(copying=copying)
+            self._left = None
 
     def _output(self, data: bytes, stream: int) -> None:
         self._written, self._line_ended = time.monotonic(), data.endswith(b"\n")

@@ -133,14 +133,32 @@ class Child:
                 self._pass_size()
 
     def close(self) -> None:
-        """Give the terminal back and close all descriptors. The command is left as it is."""
+        """Give the terminal back and close all descriptors but the pipes that are still held by what the command left
+        behind, whom `leave` serves. The command is left as it is."""
         if self._typed is not None:
             termios.tcsetattr(0, termios.TCSADRAIN, self._typed)
             self._typed = None
         self._selector.close()
-        for descriptor in {*self._outputs, self._terminal, self._pidfd} - {None}:
+        for descriptor in {self._terminal, self._pidfd} - {None}:
             os.close(descriptor)  # type: ignore[arg-type]
-        self._outputs, self._terminal, self._pidfd = {}, None, None
+        self._outputs.pop(self._terminal or -1, None)
+        self._terminal = self._pidfd = None
+
+    def leave(self, *, copying: bool) -> None:
+        """Close those pipes; with `copying` a `cat` for each copies on, and ends with the last who prints."""
+        for descriptor, stream in self._outputs.items():
+            if copying:
+                with contextlib.suppress(OSError):
+                    subprocess.Popen(
+                        ["cat"],
+                        stdin=descriptor,
+                        stdout=stream,
+                        stderr=subprocess.DEVNULL,
+                        start_new_session=True,
+                        preexec_fn=self._unblock,
+                    ).returncode = 0  # nobody waits for it
+            os.close(descriptor)
+        self._outputs = {}
 
     # -- starting
 
