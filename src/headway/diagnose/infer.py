@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -28,6 +29,8 @@ PREFERENCE = (
 
 MEMORY_KILLS = ("ray-memory-monitor", "cgroup-oom-kill", "kernel-oom-kill")
 MOST_PLACES = 12
+BOX = "black-box"
+"""The name of the source that a black box's own lines stand in."""
 _COMPONENTS = (
     ("engine", r"sglang|vllm|enginecore|rolloutengine|scheduler_TP|detokenizer|asyncllm"),
     ("trainer", r"train(?!ing progress)|megatron|fsdp|actor.?worker|workerdict|policy|critic|reference"),
@@ -55,7 +58,7 @@ def _finding(
     for end in incident.ends:
         if end.name == name and RANK[end.grade] < RANK[grade]:
             grade = end.grade
-    name, grade, more = _weighed(name, grade, evidence)
+    name, grade, more = _weighed(name, grade, event, evidence)
     case = Case(name, event, evidence, settings, tuple(memory))
     if name == "device-allocation-failure" and grade != "proven" and case.pinned is not None:
         case = replace(case, mechanism="host-allocation-failure")
@@ -129,8 +132,14 @@ def _claims(case: Case) -> list[tuple[str, Claim]]:
     return [(name, claim) for _, _, name, claim in sorted(found, key=lambda each: each[:2])]
 
 
-def _weighed(name: str, grade: Grade, evidence: Sequence[Evidence]) -> tuple[str, Grade, list[Place]]:
-    """A mechanism after what a group's own counters say of it."""
+def _weighed(
+    name: str, grade: Grade, event: Evidence, evidence: Sequence[Evidence]
+) -> tuple[str, Grade, list[Place]]:
+    """A mechanism after what a black box's kernel lines and a group's own counters say of it."""
+    victims = (each for each in evidence if each.kind == "kernel-victim" and PurePath(each.place.file).name == BOX)
+    named = [each for each in victims if re.search(rf"\b{each.fields['pid']}\b", event.place.text)]
+    if name == "sigkill-class" and named and "Memory cgroup" in named[0].place.text:
+        return "cgroup-oom-kill", "proven", [named[0].place]
     counted = [each for each in evidence if each.kind == "cgroup-kills"]
     kills = [each for each in counted if (each.number("count") or 0) > 0]
     if name == "sigkill-class" and kills:

@@ -104,6 +104,18 @@ def test_a_run_that_signals_itself_has_no_sender_outside(tmp_path, number, mecha
     assert "outside-signal" not in [each.name for each in found.candidates]
 
 
+def test_growth_that_the_guard_warned_of_is_why_a_kill_for_memory_came(tmp_path):
+    why = "node[0].host (cgroup) grows 12.0 MiB a step, reaches 600.0 MiB at step 39-44; seen for 40 s"
+    warned = Acted(Action(T + 55, "warn", "forecast", "node[0].host", "cgroup", 9, 10, 5.0, why))
+    found = told(tmp_path / "killed", warned, killed(), Note(T + 61, KERNEL), over=OVER).answer
+    assert (found.mechanism, found.mechanism_grade) == ("cgroup-oom-kill", "proven")
+    assert (found.cause, found.cause_grade) == ("host-memory-growth", "supported")
+    assert why.partition(";")[0] in found.sentence
+    by_hand = Sent(T + 60, 9, 7, "x", sender=77, sender_name="bash")
+    other = told(tmp_path / "by-hand", warned, killed(), by_hand, over=OVER).answer
+    assert other.cause != "host-memory-growth", "a kill by hand is none for memory"
+
+
 def test_steps_of_the_guard_for_one_reason_are_told_once(tmp_path):
     why = "node[0].host (cgroup) grows 1.0 MiB a step, reaches 320.0 MiB at step 71-74"
     steps = [

@@ -74,6 +74,13 @@ SIGNS = (
         says="headway itself sent SIGTERM to the run, before memory reached a limit",
     ),
     Sign(
+        "box-growth",
+        "context",
+        ("black box: growth seen",),
+        r"black box: growth seen \((?P<pool>\S+), (?P<gauge>\S+)\): (?P<reason>.+)$",
+        says="headway measured that memory grew, and told when it would reach the limit",
+    ),
+    Sign(
         "box-sender",
         "context",
         ("black box: sent ",),
@@ -146,6 +153,7 @@ def told(box: Box) -> Iterator[str]:
     first = {each.pid for each in first_ends(box)}
     lines = [(each.t, _ended(each, first=each.pid in first)) for each in box.ended if not _well(each)]
     lines += [(each.t, _stopped(each)) for each in box.actions if each.name == "stop" and not each.dry]
+    lines += [(each.t, _grown(each)) for each in _growths(box)]
     lines += [(each.t, _sent(each, own=each.sender == box.begun.pid)) for each in box.sent]
     if box.over is not None:
         code = 128 + box.over.signal if box.over.signal is not None else box.over.code
@@ -241,6 +249,18 @@ def _stopped(action: Action) -> str:
     grows = action.detector in ("forecast", "fast rise", "steady rise")
     reason = action.reason.partition("; ")[0] if grows else action.reason
     return f"headway's guard stopped the run ({action.detector}, {action.pool}): {reason}"
+
+
+def _growths(box: Box) -> Iterator[Action]:
+    """The last growth of each pool that the guard told of, where that was shortly before the end."""
+    until = box.over.t if box.over is not None else (box.last.t if box.last else box.begun.t)
+    last = {(each.pool, each.gauge): each for each in box.actions if each.detector in ("forecast", "steady rise")}
+    return (each for each in last.values() if each.t >= until - LAST_S)
+
+
+def _grown(action: Action) -> str:
+    """Without the name of the process that grows, which is another program's text."""
+    return f"growth seen ({action.pool}, {action.gauge}): {action.reason.partition('; ')[0]}"
 
 
 def _sent(each: Sent, *, own: bool) -> str:

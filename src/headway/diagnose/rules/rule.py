@@ -56,6 +56,16 @@ def of_stop(case: Case, pool: str, *detectors: str) -> Claim | None:
     return Claim("proven", found.fields["reason"], (found.place,))
 
 
+def of_growth(case: Case, pool: str) -> Claim | None:
+    """The growth of a pool like this that headway saw shortly before memory ran out; None where it saw none."""
+    said = [each for each in case.evidence if each.kind == "box-growth" and pool in each.fields["pool"]]
+    if case.mechanism == "cgroup-oom-kill":
+        said = [each for each in said if each.fields["gauge"] == "cgroup"]
+    if not said:
+        return None
+    return Claim("supported", said[-1].fields["reason"], (said[-1].place,))
+
+
 class Rule(Struct, frozen=True):
     """One name of the table as a document. A mechanism's `ends` are the kinds of evidence that show it, with how sure
     each makes it; `tier` 0 are outside agents that name themselves, 1 faults of the work itself, 2 and 3 what may

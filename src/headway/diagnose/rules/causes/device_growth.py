@@ -2,7 +2,7 @@
 
 from headway.diagnose.case import Case
 from headway.diagnose.rules import settle
-from headway.diagnose.rules.rule import Advice, Claim, Rule, of_stop
+from headway.diagnose.rules.rule import Advice, Claim, Rule, of_growth, of_stop
 
 
 def _find(case: Case) -> Claim | None:
@@ -10,6 +10,8 @@ def _find(case: Case) -> Claim | None:
         return stopped
     if case.mechanism != "device-allocation-failure":
         return None
+    if (growth := of_growth(case, ".device")) is not None:
+        return growth
     for name in ("used_GB", "allocated_GB"):
         found = case.slope(name)
         if found is not None and found.grows:

@@ -2,7 +2,7 @@
 
 from headway.diagnose.case import Case
 from headway.diagnose.rules import settle
-from headway.diagnose.rules.rule import Advice, Claim, Rule, of_stop
+from headway.diagnose.rules.rule import Advice, Claim, Rule, of_growth, of_stop
 
 HOST = {"ray-memory-monitor", "cgroup-oom-kill", "kernel-oom-kill", "oom-daemon", "host-allocation-failure"}
 
@@ -10,6 +10,8 @@ HOST = {"ray-memory-monitor", "cgroup-oom-kill", "kernel-oom-kill", "oom-daemon"
 def _find(case: Case) -> Claim | None:
     if (stopped := of_stop(case, ".host", "forecast", "fast rise", "steady rise")) is not None:
         return stopped
+    if case.mechanism in HOST and (growth := of_growth(case, ".host")) is not None:
+        return growth
     if case.mechanism not in HOST and case.mechanism != "sigkill-class":
         return None
     found = case.slope("host_used_GB") or case.slope("cpu_memory")
@@ -22,7 +24,8 @@ def _find(case: Case) -> Claim | None:
 RULE = Rule(
     name="host-memory-growth",
     level="cause",
-    sees="A measured host memory that rises through the log, ending in a kill, or in a stop by headway's guard.",
+    sees="A measured host memory that rises through the log, ending in a kill, or in a stop by headway's guard; a "
+    "growth that headway warned of shortly before a kill for memory.",
     why="A leak, a cache, staging copies of saves that are not given back, or glibc that keeps freed pages.",
     sure="Supported by a steady rise; a jump at each save points to the save. Proven where headway measured it and "
     "stopped the run for it.",

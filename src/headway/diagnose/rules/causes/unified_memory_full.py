@@ -2,7 +2,7 @@
 
 from headway.diagnose.case import Case
 from headway.diagnose.rules import settle
-from headway.diagnose.rules.rule import Advice, Claim, Rule, of_stop
+from headway.diagnose.rules.rule import Advice, Claim, Rule, of_growth, of_stop
 from headway.diagnose.settings import UNIFIED
 from headway.units import format_bytes
 
@@ -22,6 +22,9 @@ def _find(case: Case) -> Claim | None:
     stopped = of_stop(case, ".unified", "forecast", "fast rise", "steady rise", "near the limit", "memory pressure")
     if stopped is not None:
         return stopped
+    kills = {"ray-memory-monitor", "kernel-oom-kill", "cgroup-oom-kill", "device-allocation-failure"}
+    if case.mechanism in kills and (growth := of_growth(case, ".unified")) is not None:
+        return growth
     refused = case.first("nv-no-memory")
     if refused is not None and case.mechanism == "device-allocation-failure":
         known = case.settings.unified or case.near(UNIFIED.pattern) is not None
