@@ -5,6 +5,7 @@ Imports stand in the function, so that a command loads only what it runs.
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -113,7 +114,8 @@ def _write(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8", errors="replace")
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # a file system that is read-only, or gone
+            temporary.unlink(missing_ok=True)
         raise InputError(
             f"{path}: cannot be written ({error.strerror}); set --out to a file in a directory that can"
         ) from None

@@ -83,11 +83,11 @@ def train(
     if not planned.fits and not force:
         advice = [remedy_line(each) for each in planned.advice.remedies]
         raise DoesNotFitError(refusal(planned.ledger, verdicts, advice))
-    if dry_run:
-        return
     from headway.rollout.inputs import check_inputs
 
     check_inputs(spec)
+    if dry_run:
+        return
     with _told_by_the_doctor(spec):
         summary = _run_or_go_on(spec, found, console, tries if on_limit is OnLimit.RESUME else None)
     if as_json:

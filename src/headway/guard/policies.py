@@ -113,8 +113,6 @@ class Guard:
         self._incidents: dict[str, _Incident] = {}
         self._pressure: deque[tuple[float, float]] = deque(maxlen=64)
         self._last: Frame | None = None
-        self.left_s = inf
-        """Seconds until a limit is reached, as the alarms of the last frame have it; infinite where none tells."""
 
     @property
     def forecasts(self) -> tuple[Forecast, ...]:
@@ -131,20 +129,10 @@ class Guard:
         self._forecaster.see(frame)
         if "full" in frame.pressure:
             self._pressure.append((frame.t, frame.pressure["full"]))
-        found = list(self._alarms(frame))
-        self.left_s = min((self._left(alarm) for alarm in found if alarm.detector != "near the limit"), default=inf)
-        alarms = _nearest(found)
+        alarms = _nearest(self._alarms(frame))
         self._last = frame
         self._end_calm(frame.t)
         return tuple(action for alarm in alarms for action in self._answer(alarm, frame))
-
-    def _left(self, alarm: Alarm) -> float:
-        """The seconds that an alarm leaves; more where what grew has been given back since."""
-        growth = (each for each in self.forecasts if (each.pool, each.gauge) == (alarm.pool, alarm.gauge))
-        forecast = next(growth, None) if alarm.detector == "forecast" else None
-        if forecast is None or forecast.per_minute <= 0:
-            return alarm.left_s
-        return alarm.left_s + 60 * max(0, forecast.level - alarm.value) / forecast.per_minute
 
     def _alarms(self, frame: Frame) -> Iterable[Alarm]:
         for gauge in frame.gauges:

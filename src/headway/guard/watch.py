@@ -20,7 +20,7 @@ from headway.guard.frames import Frames, interval
 from headway.guard.loglines import LogReader
 from headway.guard.policies import Guard
 from headway.guard.raylogs import SessionLogs
-from headway.guard.stop import Stopper
+from headway.guard.stop import Stopper, left_since
 from headway.guard.tree import Ended, Member, Tree
 
 STOPPING_S = 0.2
@@ -84,6 +84,7 @@ class Watch:
         self._killed: set[int] = set()
         self._told: dict[tuple[str, str], float] = {}
         self._status: int | None = None
+        self._at_stop: Frame | None = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headway-watch", daemon=True)
 
@@ -174,7 +175,9 @@ class Watch:
             self.view.counts[action.name] = self.view.counts.get(action.name, 0) + 1
         self._session_logs.look(self.tree.sessions, self._ended_badly)
         self._note_forecasts(frame.t)
-        self.stopper.go_on(self._guard.left_s)
+        if self.stopper.begun:
+            self._at_stop = self._at_stop or frame
+            self.stopper.go_on(left_since(self._at_stop, frame))
         self.view.frame, self.view.actions = frame, [*self.view.actions, *actions][-20:]
         if self._on_frame is not None:
             self._on_frame(self.view, actions)

@@ -136,14 +136,15 @@ def end_with_parent() -> None:
 
 
 def limit_memory(limit: int | None) -> None:
-    """Bound private writable memory, and leave no core dump of a crash.
+    """Bound private writable memory, also where the parent's own bound is lower, and leave no core dump of a crash.
 
     RLIMIT_DATA and not RLIMIT_AS: address space that thread pools only reserve costs no memory.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-    if limit is not None and (hard == resource.RLIM_INFINITY or limit < hard):  # only root may go beyond the latter
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    if limit is not None:
+        wanted = limit if hard == resource.RLIM_INFINITY else min(limit, hard)  # only root may go beyond the latter
+        resource.setrlimit(resource.RLIMIT_DATA, (wanted, wanted))
 
 
 # -- the user's function ---------------------------------------------------------------------------------

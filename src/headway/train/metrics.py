@@ -70,11 +70,20 @@ def step_record(
         "splits": stats.splits,
         "seconds": clock.total(),
         **{f"seconds_{part}": seconds for part, seconds in clock.seconds.items()},
-        "rollout_tokens_per_s": sum(answers) / max(clock.seconds.get("rollout", 0.0), 1e-9),
-        "train_tokens_per_s": trained / max(clock.seconds.get("train", 0.0), 1e-9),
+        **_rate("rollout_tokens_per_s", sum(answers), clock.seconds.get("rollout", 0.0)),
+        **_rate("train_tokens_per_s", trained, clock.seconds.get("train", 0.0)),
         **{f"memory_{phase}": float(peak) for phase, peak in peaks.items()},
         "memory_peak": float(max(peaks.values(), default=0)),
     }
+
+
+def _rate(name: str, tokens: int, seconds: float) -> dict[str, float]:
+    """Tokens in a second; none where the phase took no time, as after a resume of a step that was partly done.
+
+    >>> _rate("rollout_tokens_per_s", 256, 2.0), _rate("rollout_tokens_per_s", 256, 0.0)
+    ({'rollout_tokens_per_s': 128.0}, {})
+    """
+    return {name: tokens / seconds} if seconds > 0 else {}
 
 
 class Writers:

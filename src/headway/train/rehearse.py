@@ -59,7 +59,9 @@ def main(arguments: Sequence[str]) -> int:
     try:
         spec = load(asked.runspec)
         if asked.most is not None and pick_device(spec.memory.device).type == "cpu":
-            resource.setrlimit(resource.RLIMIT_DATA, (asked.most, asked.most))
+            hard = resource.getrlimit(resource.RLIMIT_DATA)[1]  # stays: the reward's process has its own limit
+            most = asked.most if hard == resource.RLIM_INFINITY else min(asked.most, hard)
+            resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
         rehearse(spec, asked.weights, asked.longest, asked.steps, view, tensors=asked.tensors)
     except HeadwayError as error:
         view.tell("error", text=str(error))

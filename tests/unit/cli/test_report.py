@@ -95,6 +95,8 @@ def test_where_no_page_can_be_written(folder, tmp_path):
         run(folder, "--out", tmp_path / "none" / "page.html")
     with pytest.raises(InputError, match="cannot be written"):
         run(folder, "--out", tmp_path)
+    with pytest.raises(InputError, match="set --out"):  # a name so long that removing the temporary file fails too
+        run(folder, "--out", tmp_path / f"{'x' * 250}.html")
 
 
 def test_the_browser_is_asked_for_the_page(folder, monkeypatch):

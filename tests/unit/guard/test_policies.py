@@ -109,14 +109,6 @@ class TestActions:
         )
         assert "stop" in [action.name for action in actions]
 
-    def test_the_time_left_is_longer_when_what_grew_was_given_back(self) -> None:
-        guard = Guard("strict")
-        *moments, last = frames(60, self.leak)
-        see(guard, moments)
-        assert guard.left_s < 150
-        guard.see(Frame(last.t, (Gauge(POOL, "cgroup", 100 * MIB, 2 * GIB),), (), last.phase, last.step))
-        assert guard.left_s > 600
-
     def test_dry_actions_are_marked(self) -> None:
         actions = see(Guard("protect", dry=True), frames(70, self.leak))
         assert actions

@@ -158,6 +158,23 @@ def test_how_it_ended(box):
     assert read_run(box).ending().word == "finished"
 
 
+def test_a_run_that_the_guard_stopped_is_not_finished_where_its_handler_exits_with_0(box):
+    stop = Action(T + 5001, "stop", "forecast", HOST, "node", 63 * GIB, 64 * GIB, 9.0, "node reaches its limit", step=2)
+    writer = BlackBox(box, begun(5000))
+    writer.add(frame(5001, GIB))
+    writer.add(Acted(stop))
+    writer.add(Over(T + 5002, 7, 0))
+    writer.close()
+    ending = read_run(box).ending()
+    assert (ending.word, ending.tone) == ("stopped", "warn")
+    assert "Stopped by the guard" in ending.sentence and stop.reason in ending.sentence
+    writer = BlackBox(box, begun(6000))  # the stop was of the attempt before
+    writer.add(frame(6001, GIB))
+    writer.add(Over(T + 6002, 7, 0))
+    writer.close()
+    assert read_run(box).ending().word == "finished"
+
+
 def test_torn_records_are_counted(box):
     with (box / "events.jsonl").open("ab") as file:
         file.write(b'{"kind":"ended","t":1}\n{"ki')

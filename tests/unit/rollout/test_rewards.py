@@ -340,6 +340,17 @@ def test_a_lower_limit_that_was_there_before_stays() -> None:
     assert (done.stdout, done.stderr) == ("True\n", "")
 
 
+def test_a_soft_limit_of_the_parent_is_no_limit_of_the_reward() -> None:
+    code = (
+        "import resource; from headway.rollout.reward_process import limit_memory\n"
+        "hard = resource.getrlimit(resource.RLIMIT_DATA)[1]\n"
+        "resource.setrlimit(resource.RLIMIT_DATA, (1 << 29, hard)); limit_memory(1 << 30)\n"
+        "print(resource.getrlimit(resource.RLIMIT_DATA)[0] >> 20)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("1024\n", "")
+
+
 def test_prints_reach_the_log_and_not_the_answers(functions: Callable[..., Scorer], tmp_path: Path) -> None:
     scorer = functions()
     assert corrects(scorer, ["print", "same 7"]) == [1, 1]

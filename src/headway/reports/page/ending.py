@@ -61,6 +61,11 @@ def watch_ending(history: History, doctor: Doctor | None, *, running: bool) -> E
     memory = memory_words(history)
     if running:
         return Ending("running", "plain", f"The command has been running for {time}. {memory}".strip(), bad=False)
+    last = history.starts[-1].t if history.starts else 0.0
+    guard = next((each for each in history.actions if each.name == "stop" and not each.dry and each.t >= last), None)
+    if history.exit_code == 0 and guard is not None:
+        sentence = f"Stopped by the guard after {time} (exit code 0): {guard.reason}. {memory}"
+        return Ending("stopped", "warn", sentence.strip(), bad=True)
     if history.exit_code == 0:
         return Ending("finished", "good", f"The command finished in {time}. {memory}".strip(), bad=False)
     told = _told(doctor)
