@@ -159,7 +159,7 @@ def test_how_it_ended(box):
 
 
 def test_a_run_that_the_guard_stopped_is_not_finished_where_its_handler_exits_with_0(box):
-    stop = Action(T + 5001, "stop", "forecast", HOST, "node", 63 * GIB, 64 * GIB, 9.0, "node reaches its limit", step=2)
+    stop = Action(T + 5001, "stop", "forecast", HOST, "node", 63 * GIB, 64 * GIB, 9.0, "node is nearly full", step=2)
     writer = BlackBox(box, begun(5000))
     writer.add(frame(5001, GIB))
     writer.add(Acted(stop))
@@ -167,7 +167,8 @@ def test_a_run_that_the_guard_stopped_is_not_finished_where_its_handler_exits_wi
     writer.close()
     ending = read_run(box).ending()
     assert (ending.word, ending.tone) == ("stopped", "warn")
-    assert "Stopped by the guard" in ending.sentence and stop.reason in ending.sentence
+    assert "Stopped by the guard" in ending.sentence
+    assert stop.reason in ending.sentence
     writer = BlackBox(box, begun(6000))  # the stop was of the attempt before
     writer.add(frame(6001, GIB))
     writer.add(Over(T + 6002, 7, 0))
