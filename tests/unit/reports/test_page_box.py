@@ -169,7 +169,6 @@ def test_a_run_that_the_guard_stopped_is_not_finished_where_its_handler_exits_wi
     assert (ending.word, ending.tone) == ("stopped", "warn")
     assert "Stopped by the guard" in ending.sentence
     assert stop.reason in ending.sentence
-    assert stop.reason in ending.sentence
     writer = BlackBox(box, begun(6000))  # the stop was of the attempt before
     writer.add(frame(6001, GIB))
     writer.add(Over(T + 6002, 7, 0))
