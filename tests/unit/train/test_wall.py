@@ -5,6 +5,7 @@ import resource
 import subprocess
 import sys
 import time
+from multiprocessing import get_context
 
 import numpy as np
 import pytest
@@ -84,6 +85,12 @@ def test_there_is_no_wall_without_a_limit() -> None:
 
 
 def test_a_micro_batch_beyond_the_limit_is_split_and_has_the_same_gradient() -> None:
+    """In a process of its own: what other tests gave back to the heap would be taken again without asking."""
+    with get_context("spawn").Pool(1) as pool:
+        pool.apply(check_split)
+
+
+def check_split() -> None:
     memory.configure()
     section = ModelSection(path="tiny-qwen3", init="random", dtype="fp32")
     model = load(resolve(section), section, torch.device("cpu"), 0).model.double()
