@@ -24,7 +24,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from headway.errors import InputError
-from headway.guard.boxlog import LogTail, ends_unfinished, last_lines, move_old_logs, write_all
+from headway.guard.boxlog import LogTail, ends_unfinished, last_lines, move_old_logs, replace_file, write_all
 from headway.guard.boxplan import run_use
 from headway.guard.boxrecords import (
     EVENT_LINES,
@@ -192,7 +192,7 @@ class BlackBox:
         if sum(map(len, kept)) > EVENT_BYTES // 2:
             middle = [line for line in kept[len(kept) // 8 : -len(kept) // 8] if _BEGINS.search(line)]
             kept = [*kept[: len(kept) // 8], *middle[-8:], *kept[-len(kept) // 8 :]]
-        _replace(path, b"".join(kept))
+        replace_file(path, b"".join(kept))
         self._events = _open_to_append(path)
 
 
@@ -248,7 +248,7 @@ def _rewrite(path: Path, every: float, before: Path | None) -> Path:
     name = f"{first:06d}" if first == last else f"{first:06d}-{last:06d}"
     new = path.with_name(f"frames-{name}.{every:.0f}s.jsonl")
     when = path.stat().st_mtime
-    _replace(new, b"".join(msgspec.json.encode(each) + b"\n" for each in thin(moments, every)))
+    replace_file(new, b"".join(msgspec.json.encode(each) + b"\n" for each in thin(moments, every)))
     os.utime(new, (when, when))
     for part in parts:
         if part != new:
@@ -258,15 +258,6 @@ def _rewrite(path: Path, every: float, before: Path | None) -> Path:
 
 def _size(path: Path) -> int:
     return path.stat().st_size
-
-
-def _replace(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_bytes(data)
-        temporary.rename(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 class Top(Struct, frozen=True):

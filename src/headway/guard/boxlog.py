@@ -26,6 +26,16 @@ def write_all(file: BinaryIO, data: bytes) -> None:
         rest = rest[file.write(rest) :]
 
 
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file whole: under another name, then renamed."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_bytes(data)
+        temporary.rename(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def ends_unfinished(path: Path) -> bool:
     """Whether the last line of a file lacks its end, as where the writing process was killed."""
     if not path.exists() or not path.stat().st_size:

@@ -1,5 +1,6 @@
 """What the sampler, the black box, the forecast, the guard and the report speak of: one moment of a run."""
 
+from math import inf
 from typing import Literal
 
 from msgspec import Struct, field
@@ -89,3 +90,22 @@ class Action(Struct, frozen=True):
     reason: str
     dry: bool = False
     step: int | None = None
+
+
+def seconds_left(before: Frame, now: Frame, least: float = 0.0) -> float:
+    """Seconds until a gauge is at its limit, if it goes on growing as between two frames; infinite where none grows.
+
+    A rise that is no larger than `least`, a share of the limit, is none.
+
+    >>> def frame(t, used): return Frame(t, (Gauge("node[0].host", "cgroup", used, 100_000),))
+    >>> seconds_left(frame(0.0, 90_000), frame(2.0, 92_000)), seconds_left(frame(0.0, 9), frame(2.0, 19), 0.001)
+    (8.0, inf)
+    """
+    if now.t <= before.t:
+        return inf
+    left, held = inf, {(gauge.pool, gauge.name): gauge.used for gauge in before.gauges}
+    for gauge in now.gauges:
+        grown = gauge.used - held.get((gauge.pool, gauge.name), gauge.used)
+        if gauge.limit is not None and gauge.room is not None and grown > least * gauge.limit:
+            left = min(left, max(0, gauge.room) * (now.t - before.t) / grown)
+    return left

@@ -13,7 +13,7 @@ from headway.facts import ray_memory
 from headway.facts.found import NodeMemory, as_ray_counts
 from headway.facts.machine import Machine
 from headway.facts.probe import ROOT
-from headway.guard.frame import Frame, Gauge, ProcessUse
+from headway.guard.frame import Frame, Gauge, ProcessUse, seconds_left
 from headway.guard.gauges import Devices, Disks, Groups, Level, Node, Usage, tightest
 from headway.guard.read import YOUNG_TICKS, ProcessFiles
 from headway.guard.tree import Member, Tree
@@ -41,16 +41,9 @@ def interval(previous: Frame | None, now: Frame) -> float:
     >>> interval(before, after)  # 700 are left and 200 go each second, so it is full in 3.5 s
     0.175
     """
-    if previous is None or now.t <= previous.t:
+    if previous is None:
         return SLOWEST_S
-    before = {(gauge.pool, gauge.name): gauge.used for gauge in previous.gauges}
-    soonest = SLOWEST_S
-    for gauge in now.gauges:
-        grown = gauge.used - before.get((gauge.pool, gauge.name), gauge.used)
-        if gauge.room is not None and grown > 0:
-            left_s = max(0, gauge.room) * (now.t - previous.t) / grown
-            soonest = min(soonest, left_s / FRAMES_TO_LIMIT)
-    return max(FASTEST_S, soonest)
+    return max(FASTEST_S, min(SLOWEST_S, seconds_left(previous, now) / FRAMES_TO_LIMIT))
 
 
 class Frames:

@@ -12,6 +12,8 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from headway.guard.boxlog import replace_file
+
 FOLDER = "ray"
 """The folder in a black box."""
 SIZE, LARGEST, LARGEST_OF_WORKER, SMALLEST = 4 << 20, 512 << 10, 64 << 10, 1 << 10
@@ -109,7 +111,9 @@ class SessionLogs:
             data = os.pread(descriptor, size, found.st_size - size)
             if size < found.st_size:  # the line that the cut goes through
                 data = data.partition(b"\n")[2]
-            _write(self._folder / session / name, data)
+            path = self._folder / session / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(path, data)
             self._seen[session, name] = changed
             return size, True
         except OSError:
@@ -136,16 +140,6 @@ def _size(path: Path) -> int:
 def _remove(path: Path) -> None:
     with suppress(OSError):
         path.unlink()
-
-
-def _write(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_bytes(data)
-        temporary.rename(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def kept(box: Path) -> list[Path]:

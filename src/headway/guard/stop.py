@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
 
-from headway.guard.frame import Frame
 from headway.guard.frames import role_of
 from headway.guard.read import ProcessFiles
 from headway.guard.tree import Member, Tree
@@ -24,7 +23,8 @@ GONE_S = 10.0
 SERVICES = frozenset({"raylet", "GCS", "Ray dashboard", "Ray monitor", "idle worker", "job"})
 """Roles of processes that have nothing to save."""
 SMALLEST = 0.001
-"""A rise that is a smaller share of the limit is none."""
+"""A rise that is no larger share of the limit since a run was told to go is none. What was foreseen before then says
+nothing any more: a run that saves does not grow as it did."""
 SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh", "busybox"})
 _SUBMITS = re.compile(r"(?:^|/)ray job submit(?:\s|$)")
 _SUPERVISES = re.compile(r"^ray::\S*JobSupervisor")
@@ -40,25 +40,6 @@ def patience(left_s: float, most_s: float) -> float:
     (5.0, 1.0, 60.0)
     """
     return max(LEAST_S, min(most_s, left_s))
-
-
-def left_since(first: Frame, now: Frame) -> float:
-    """Seconds until a limit is reached as memory has grown between two frames; infinite where none has.
-
-    What was foreseen before a run was told to go says nothing any more: one that saves does not grow as it did.
-
-    >>> from headway.guard.frame import Gauge
-    >>> def frame(t, used): return Frame(t, (Gauge("node[0].host", "cgroup", used, 100_000),))
-    >>> left_since(frame(0.0, 90_000), frame(2.0, 92_000)), left_since(frame(0.0, 99_000), frame(2.0, 99_010))
-    (8.0, inf)
-    """
-    passed, left = now.t - first.t, inf
-    before = {(gauge.pool, gauge.name): gauge.used for gauge in first.gauges}
-    for gauge in now.gauges:
-        grown = gauge.used - before.get((gauge.pool, gauge.name), gauge.used)
-        if gauge.limit and passed > 0 and grown > SMALLEST * gauge.limit:
-            left = min(left, max(gauge.limit - gauge.used, 0) * passed / grown)
-    return left
 
 
 def programs(members: Iterable[Member], root_pid: int, streams: Callable[[int], Sequence[str]]) -> tuple[Member, ...]:

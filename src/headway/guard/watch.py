@@ -15,12 +15,12 @@ from headway.guard import senders
 from headway.guard.blackbox import BlackBox
 from headway.guard.boxplan import PlannedPool
 from headway.guard.forecast import Forecast
-from headway.guard.frame import NO_HANDLE, Action, Frame
+from headway.guard.frame import NO_HANDLE, Action, Frame, seconds_left
 from headway.guard.frames import Frames, interval
 from headway.guard.loglines import LogReader
 from headway.guard.policies import Guard
 from headway.guard.raylogs import SessionLogs
-from headway.guard.stop import Stopper, left_since
+from headway.guard.stop import SMALLEST, Stopper
 from headway.guard.tree import Ended, Member, Tree
 
 STOPPING_S = 0.2
@@ -177,7 +177,7 @@ class Watch:
         self._note_forecasts(frame.t)
         if self.stopper.begun:
             self._at_stop = self._at_stop or frame
-            self.stopper.go_on(left_since(self._at_stop, frame))
+            self.stopper.go_on(seconds_left(self._at_stop, frame, SMALLEST))
         self.view.frame, self.view.actions = frame, [*self.view.actions, *actions][-20:]
         if self._on_frame is not None:
             self._on_frame(self.view, actions)
