@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from headway.errors import InputError
 from headway.facts import machines, probe, shapes
 from headway.facts.machine import Limit, Machine
+from headway.facts.names import like
 from headway.facts.shapes import ModelShape
 from headway.facts.workload import Layout, Workload
 from headway.foreign import presets
@@ -89,7 +90,8 @@ def _case(run: str, trainer: str | None, machine: str | None, settings: Sequence
     path = Path(run).expanduser()
     if path.suffix.lower() in (".yaml", ".yml"):
         raise InputError(
-            f"{run}: a YAML file does not say which program reads it; pass the command that uses it, such as: "
+            f"{run}: describes no job (no entrypoint, no container), and a YAML file of settings does not say which "
+            "program reads it; pass the command that uses it, such as: "
             f"headway plan -- trl grpo --config {run}"
         )
     if _is_runspec(path):
@@ -119,6 +121,10 @@ def is_launch(words: Sequence[str]) -> bool:
     suffix = path.suffix.lower()
     if suffix in (*SCRIPTS, *LOGS, ".py"):
         return True
+    if suffix in (".yaml", ".yml", ".json"):
+        from headway.foreign.manifests import is_manifest
+
+        return is_manifest(path)
     return suffix not in (".toml", ".json") and path.is_file() and is_shell_script(path)
 
 
@@ -163,6 +169,8 @@ def model_shape(run: str) -> ModelShape:
         return found
     if path.is_dir():
         raise InputError(f"{run}: the folder has no config.json")
+    if (made_of := like(run)) is not None:
+        return made_of
     near = shapes.nearest(run)
     names = f"; nearest are {', '.join(near)}" if near else ""
     raise InputError(

@@ -23,7 +23,8 @@ from headway.facts.machine import Machine
 from headway.facts.workload import Workload
 from headway.foreign import launched
 from headway.foreign.found import Found
-from headway.foreign.readers import read_launcher, read_run, settings_of
+from headway.foreign.manifests import is_manifest
+from headway.foreign.readers import read_launcher, read_manifest, read_run, settings_of
 from headway.foreign.shape_flags import shape_of
 from headway.foreign.shell import Script, files, read_text
 from headway.foreign.shell.calls import inner_file
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 class Launch(Struct, frozen=True):
     """What was read of a launch. `path` is the script's file, None where there is none that can be changed; `words`
-    are those of a command as it is typed, empty for a file.
+    are those of a command as it is typed, empty for a file. `pod` is the launch's own file where it describes a pod.
 
     >>> read_launch(["python3", "train.py", "--rollout-batch-size", "8"]).found.system
     'slime'
@@ -45,6 +46,7 @@ class Launch(Struct, frozen=True):
     found: Found
     path: Path | None = None
     words: tuple[str, ...] = ()
+    pod: Path | None = None
 
     def lint(
         self, workload: Workload | None, at_step: int | None, refusals: tuple[str, ...] = ()
@@ -74,6 +76,9 @@ def read_launch(words: Sequence[str]) -> Launch:
             raise InputError(
                 f"{path}: prints no arguments of a run; give the log from its start, or the script that started it"
             )
+    if is_manifest(path):
+        script, found, has_pod = read_manifest(path)
+        return Launch(script, found, pod=path if has_pod else None)
     return _of_script(path)
 
 
@@ -94,14 +99,32 @@ def _of_command(words: Sequence[str]) -> Launch:
         script = read_text(shlex.join(words), "command line")
         return Launch(script, settings_of(script, Path.cwd()), words=tuple(words))
     path = Path(words[place]).expanduser()
+    taken_along = inner.folder.text if inner is not None and inner.folder is not None else None
+    if not path.is_file() and taken_along is not None:
+        path = Path(taken_along).expanduser() / words[place]
     if reason := files.no_file(path):
-        raise InputError(f"{path}: {reason}")
+        if len(words) == place + 1:
+            raise InputError(f"{path}: {reason}")
+        return _without_launcher(words, f"{path}: {reason}")
     if len(words) == place + 1 and all("=" not in word for word in words[:place]):
         return replace(_of_script(path), words=tuple(words))
     whole = path.resolve()
     line = shlex.join([*(words[:place] or ("bash",)), str(whole), *words[place + 1 :]])
     script = read_text(line, "command line", whole, files.root_of(whole), follows=True)
     return Launch(script, settings_of(script), words=tuple(words))
+
+
+def _without_launcher(words: Sequence[str], reason: str) -> Launch:
+    """A command whose launcher is not here, by the flags behind it. InputError with the reason where they tell no
+    system."""
+    script = read_text(shlex.join(words), "command line")
+    try:
+        return Launch(script, settings_of(script), words=tuple(words))
+    except InputError:
+        raise InputError(
+            f"{reason}; what it starts is not known, and the words behind it are no flags of a system that is; start "
+            "headway where the launcher is, or pass the command that the launcher runs"
+        ) from None
 
 
 OPTIONS = frozenset({
@@ -175,6 +198,8 @@ def _planned_case(
     if said:
         workload = replace(workload, unknown=(*workload.unknown, said))
     there = find_machine(machine, host, ray=workload.ray)
+    if pod is None and not there.unified:
+        pod = launch.pod
     if pod is not None:
         there, notes = in_pod(there, pod, workload)
         workload = replace(workload, unknown=(*workload.unknown, *notes))

@@ -375,6 +375,11 @@ def _value(field: str, text: str) -> Any:
     return int(text) if text.isdigit() else text
 
 
+def sources() -> dict[str, str]:
+    """Each row's name -> its public repository, of the rows that have one."""
+    return {row["model"]: row["source"] for row in _rows().values() if row["source"]}
+
+
 def source_of(name: str) -> str:
     """The public repository whose `config.json` a row of the table was read from; empty for headway's own shapes."""
     return _rows()[name.lower()]["source"]

@@ -40,7 +40,10 @@ ROW = re.compile(r"(?:^|\s)([A-Za-z_]\w*) \.{2,} ?(.*)$")
 NAMES = "Namespace|GRPOConfig|SFTConfig|RLOOConfig|DPOConfig|ModelConfig|TrainingArguments"
 RECORD = re.compile(rf"(?:^|[\s:])({NAMES})\(")
 CONFIG = re.compile(r"\{'(?:actor_rollout_ref|algorithm)': ?\{")
-TRACE = re.compile(r"^\++ +(.*(?:python|torchrun|accelerate|deepspeed|ray job submit|trl ).*)$", re.MULTILINE)
+TRACE = re.compile(
+    r"^(?:\++ +|.{0,80}?\bEXEC: )(.*(?:python|torchrun|accelerate|deepspeed|ray job submit|trl ).*)$", re.MULTILINE
+)
+"""A command as `set -x` prints it, or as the Python launchers of Miles and slime do before they run it."""
 
 
 class Dump(Struct, frozen=True):

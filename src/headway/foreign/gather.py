@@ -8,6 +8,7 @@ from pathlib import Path
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from headway.facts.names import like
 from headway.foreign.command import Flag, Launch, Line, launches
 from headway.foreign.found import KEYS, SHAPE_KEYS, Found, Setting
 from headway.foreign.shell import Command, Script, files
@@ -224,7 +225,7 @@ class Gather(Struct):
             if key not in self.settings and key not in self.unknown:
                 self.settings[key] = None
                 self.derive(key, shape.get(key))
-        if model and not shape:
+        if model and not shape and not like(model):
             self.notes.append(f"the sizes of {model} are in its config.json, which is not here")
 
     def found(self, **more: object) -> Found:

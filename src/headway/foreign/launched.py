@@ -135,6 +135,9 @@ def settings(found: Found) -> dict[str, Setting]:
         value = (found.flags.get(flag) or (None,))[0]
         told[key] = int(value) if value is not None and value.isdigit() else value
     told |= _cap(found) | _engine(found) | _trainer(found, megatron)
+    if trains_alone(found):
+        told = {key: value for key, value in told.items() if not key.startswith("engine.")}
+        told |= {"engine": "none", "mode": None, "rollout.samples": 1}
     if told["rollout.max_prompt"] is None:
         total, answer = found.value("max_total_len"), found.value("max_response_len")
         if isinstance(total, int) and isinstance(answer, int) and total > answer:
@@ -143,6 +146,11 @@ def settings(found: Found) -> dict[str, Setting]:
     if not isinstance(updates, int) or updates < 1:
         told["trainer.updates"] = None
     return {key: value for key, value in told.items() if value is not None}
+
+
+def trains_alone(found: Found) -> bool:
+    """Whether no engine generates: `--debug-train-only`, which supervised fine-tuning sets too."""
+    return "debug-train-only" in found.flags or found.flags.get("loss-type") == ("sft_loss",)
 
 
 def _cap(found: Found) -> dict[str, Setting]:

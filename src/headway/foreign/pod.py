@@ -15,11 +15,11 @@ from msgspec.structs import replace
 
 from headway.errors import InputError
 from headway.facts.machine import Limit, Machine, Pool, ray_limits
-from headway.foreign.documents import RefusedError, from_json, from_yaml
+from headway.foreign import manifests
+from headway.foreign.documents import RefusedError
+from headway.foreign.manifests import head
 from headway.units import KIB, LARGEST, MIB, format_bytes
 
-LARGEST_FILE = 1 << 20
-MOST_DOCUMENTS = 64
 MOST_TEMPLATES = 64
 DEFAULT_SHM = 64 * MIB
 """Size of /dev/shm where nothing is mounted there: what containerd and CRI-O give a container."""
@@ -57,13 +57,7 @@ class Pod(Struct, frozen=True):
 
 def read_pods(path: Path) -> tuple[Pod, ...]:
     """Every pod template of a YAML or JSON file. InputError where it cannot be read or has none."""
-    try:
-        size = path.stat().st_size
-        text = path.read_bytes()[: LARGEST_FILE + 1].decode(errors="replace")
-    except OSError as error:
-        raise InputError(f"--pod {path}: cannot be read ({error.strerror})") from None
-    if size > LARGEST_FILE:
-        raise InputError(f"--pod {path}: is larger than 1 MiB, which no pod's description is")
+    text = manifests.read(path, "--pod")
     try:
         return pods_of(text)
     except (RefusedError, InputError) as error:
@@ -76,14 +70,7 @@ def pods_of(text: str) -> tuple[Pod, ...]:
     >>> pods_of("kind: Pod\\nspec: {containers: [{name: main, resources: {limits: {memory: 2Gi}}}]}")[0].limit
     2147483648
     """
-    if text.lstrip().startswith("{"):
-        documents = [from_json(text)]
-    else:
-        parts = re.split(r"(?m)^---(?:[ \t].*)?$", text)
-        if len(parts) > MOST_DOCUMENTS:
-            raise InputError(f"has more than {MOST_DOCUMENTS} documents")
-        documents = [from_yaml(part) for part in parts if part.strip()]
-    found = [pod for document in documents for pod in _templates(document, _head(document), 1)]
+    found = [pod for each in manifests.documents(text) for pod in _templates(each, head(each), 1)]
     if not found:
         raise InputError(
             "no pod template is in it (a table with `containers`); give a Pod, RayJob, RayCluster or Job as YAML or "
@@ -173,20 +160,11 @@ def quantity(raw: object) -> int | None:
 Node = dict[str, Any]
 
 
-def _head(document: Any) -> str:
-    """Kind and name of a document."""
-    if not isinstance(document, dict):
-        return ""
-    metadata = document.get("metadata")
-    name = metadata.get("name") or metadata.get("generateName") if isinstance(metadata, dict) else None
-    return " ".join(str(part) for part in (document.get("kind"), name) if part)
-
-
 def _templates(node: Any, name: str, replicas: int) -> Iterator[Pod]:
     """The pod specs below a node: tables with a list of containers. `name` is of the nearest named table above."""
     if isinstance(node, list):
         for each in node:
-            yield from _templates(each, _head(each) or name, replicas)
+            yield from _templates(each, head(each) or name, replicas)
         return
     if not isinstance(node, dict):
         return
@@ -211,10 +189,15 @@ def _pod(spec: Node, name: str, replicas: int) -> Pod:
     if not containers:
         raise InputError(f"{name or 'a pod'}: its list of containers is empty")
     chosen = max(containers, key=_gpus)
-    bounds = [size for table in (chosen, spec) if (size := quantity(_resource(table, "memory"))) is not None]
+    said = [raw for table in (chosen, spec) if (raw := _resource(table, "memory")) is not None]
+    bounds = [size for raw in said if (size := _known(raw)) is not None]
     shm, notes = _shm(spec, chosen, min(bounds, default=None))
-    if not bounds:
-        asked = quantity(_resource(chosen, "memory", "requests"))
+    if said and not bounds:
+        notes.append(
+            f"{name}: the limit on its memory is put in later ({str(said[0])[:40]}), so it is not known here"
+        )
+    elif not bounds:
+        asked = _known(_resource(chosen, "memory", "requests"))
         told = f" (it requests {format_bytes(asked)})" if asked is not None else ""
         notes.append(f"{name}: no limit on its memory{told}, so the node's memory is the limit and others share it")
     beside = [str(each.get("name", "")) for each in containers if each is not chosen]
@@ -234,12 +217,17 @@ def _resource(node: Node, name: str, kind: str = "limits") -> object:
     return _table(_table(node, "resources"), kind).get(name)
 
 
+def _known(raw: object) -> int | None:
+    """A quantity; None where there is none, or a placeholder stands for it."""
+    return None if manifests.is_placeholder(raw) else quantity(raw)
+
+
 def _gpus(container: Node) -> int:
-    """Devices of a container, by any vendor's name of them."""
+    """Devices of a container, by any vendor's name of them; 0 where a placeholder stands for their number."""
     found = 0
     for kind in ("requests", "limits"):
         names = [name for name in _table(_table(container, "resources"), kind) if _GPU.fullmatch(str(name))]
-        found = max(found, sum(quantity(_resource(container, name, kind)) or 0 for name in names))
+        found = max(found, sum(_known(_resource(container, name, kind)) or 0 for name in names))
     return found
 
 
@@ -258,7 +246,10 @@ def _shm(spec: Node, container: Node, limit: int | None) -> tuple[int | None, li
     empty = _table(volume, "emptyDir")
     if empty.get("medium") != "Memory":
         return None, ["/dev/shm is an emptyDir on disk, as its medium is not Memory: slow, and no memory"]
-    size = quantity(empty.get("sizeLimit"))
+    raw = empty.get("sizeLimit")
+    if manifests.is_placeholder(raw):
+        return None, [f"the size of /dev/shm is put in later ({str(raw)[:40]}), so it is not known here"]
+    size = quantity(raw)
     notes = ["what is written to /dev/shm counts against the memory limit of the container too"]
     if size is None:
         # Kubernetes sizes the volume by the pod's limit where there is one

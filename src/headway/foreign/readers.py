@@ -7,7 +7,7 @@ from headway.errors import InputError
 from headway.foreign import miles, slime
 from headway.foreign.command import launches
 from headway.foreign.found import Found
-from headway.foreign.shell import Command, Script, read_script
+from headway.foreign.shell import Command, Script, files, read_script
 from headway.foreign.shell.files import no_file
 from headway.foreign.shell.values import Origin, known
 
@@ -77,7 +77,7 @@ def read_command(words: Sequence[str]) -> Found:
 
 def settings_of(script: Script, root: Path | None = None) -> Found:
     """The settings of a script that was read. InputError where it starts no trainer that is known."""
-    found = _known(script, root)
+    found = _known(script, root) or _behind(script)
     if found is not None:
         return found
     started = dict.fromkeys(launch.name for command in script.commands for launch in launches(command))
@@ -86,6 +86,26 @@ def settings_of(script: Script, root: Path | None = None) -> Found:
     raise InputError(f"{script.path}: no trainer that is known is started in it; {programs}{why}; {INSTEAD}")
 
 
+def read_manifest(path: Path) -> tuple[Script, Found, bool]:
+    """The job that a manifest of Kubernetes, Anyscale, SkyPilot or dstack starts, its settings, and whether it has a
+    pod's template: of several jobs the first whose system is known. InputError where it starts none that is."""
+    from headway.foreign.unread import jobs
+
+    scripts, has_pod = jobs(path)
+    for script in scripts:
+        found = _known(script, files.root_of(path.resolve()))
+        if found is not None:
+            return script, found, has_pod
+    return scripts[0], settings_of(scripts[0]), has_pod
+
+
 def _known(script: Script, root: Path | None) -> Found | None:
     """The settings as the first reader that knows the script reads them."""
     return next((found for read in readers() if (found := read(script, root)) is not None), None)
+
+
+def _behind(script: Script) -> Found | None:
+    """The settings of a launcher that is not here, by its flags."""
+    from headway.foreign.unread import stand_ins
+
+    return next((found for each in stand_ins(script) if (found := _known(each, None)) is not None), None)

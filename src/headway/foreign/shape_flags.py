@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from headway.errors import InputError
 from headway.facts import shapes
 from headway.facts.blocks import Mla
+from headway.facts.names import like
 from headway.facts.shapes import ModelShape
 from headway.foreign.found import SHAPE_KEYS, Found
 
@@ -42,9 +43,11 @@ def shape_of(found: Found) -> ModelShape:
 
 
 def by_checkpoint(found: Found) -> ModelShape | None:
-    """The table's shape for the name of the run's checkpoint, without what names of variants have at their end."""
-    for name in (found.settings.get("model_name"), found.model):
-        text = str(name or "").rstrip("/").rpartition("/")[2].replace("___", ".")  # as ModelScope writes a dot
+    """The table's shape for the name of the run's checkpoint, without what names of variants have at their end; else
+    that of the model which the name tells it was made of."""
+    names = [str(name) for name in (found.settings.get("model_name"), found.model) if name]
+    for name in names:
+        text = name.rstrip("/").rpartition("/")[2].replace("___", ".")  # as ModelScope writes a dot
         while text and "$" not in text:
             shape = shapes.by_name(text)
             if shape is not None:
@@ -53,7 +56,7 @@ def by_checkpoint(found: Found) -> ModelShape | None:
             if cut == text:
                 break
             text = cut
-    return None
+    return next((shape for name in names if "$" not in name and (shape := like(name)) is not None), None)
 
 
 def from_flags(found: Found, named: ModelShape | None = None) -> ModelShape:

@@ -336,11 +336,15 @@ NO_SHELLS = TALKERS | {"chmod", "cp", "mv", "rm", "ls", "pkill", "kill", "which"
 
 
 class Inner(Struct, frozen=True):
-    """A script that a command runs by the name of its file, its arguments, and variables set before it."""
+    """A script that a command runs by the name of its file, its arguments, and variables set before it.
+
+    `folder` is where it starts, if the command says so (`ray job submit --working-dir`).
+    """
 
     file: Word
     arguments: tuple[Item, ...]
     environment: tuple[tuple[str, Word], ...] = ()
+    folder: Word | None = None
 
 
 def inner_file(words: Sequence[Item]) -> Inner | None:
@@ -366,9 +370,30 @@ def inner_file(words: Sequence[Item]) -> Inner | None:
             place = _past_options(words, index + 1)
             file = words[place] if place < len(words) else None
             found = isinstance(file, Word) and (len(file.parts) > 1 or file.text != "")
-            return Inner(file, tuple(words[place + 1 :]), tuple(environment)) if found else None  # type: ignore[arg-type]
+            if not found or not isinstance(file, Word):
+                return None
+            return Inner(file, tuple(words[place + 1 :]), tuple(environment), working_dir(words[:index]))
         if index and _base(first) in STARTERS and isinstance(item, Word) and _is_script(item):
             return Inner(item, tuple(words[index + 1 :]), tuple(environment))
+    return None
+
+
+def working_dir(words: Sequence[Item]) -> Word | None:
+    """The folder that a submitter takes along and starts the job in; None where it names none.
+
+    >>> working_dir([known(word) for word in "ray job submit --working-dir jobs --".split()]).text
+    'jobs'
+    """
+    for index, item in enumerate(words):
+        first = item.parts[0] if isinstance(item, Word) and item.parts else None
+        after = words[index + 1] if index + 1 < len(words) else None
+        if first in ("--working-dir", "--working_dir") and isinstance(after, Word):
+            return after
+        if isinstance(item, Word) and isinstance(first, str) and first.startswith("--working-dir="):
+            return join((first.partition("=")[2], *item.parts[1:]), item.at)
+        given = item.text if isinstance(item, Word) else None
+        if given is not None and (match := re.search(r'"working_dir"\s*:\s*"([^"$]+)"', given)):
+            return known(match[1])
     return None
 
 

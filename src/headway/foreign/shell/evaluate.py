@@ -363,6 +363,8 @@ class Evaluator:
         """A script that is started by the name of its file: read as `source` reads one, in a shell of its own."""
         outcome = Outcome("", Maybe("depends on what a script returns"), "bash")
         found = self.find(inner.file)
+        if found.path is None and inner.folder is not None:
+            found = self.find(join((*inner.folder.parts, "/", *inner.file.parts)))
         text = files.read(found.path) if found.path is not None else None
         if found.path is None or text is None or self.budget.depth > DEEPEST - 6:
             self.note(call.at, f"the script {inner.file.shown[:120]}: {found.why or 'cannot be read as text'}")
