@@ -94,6 +94,8 @@ def tree(tmp_path):
         ("/root/elsewhere/scripts/models/m.sh", "m"),
         ("$HOME/repository/lib/up.sh", "up"),
         ("$(cd $(dirname $0)/.. && pwd)/models/m.sh", "m"),
+        ("$(dirname $0)/models/m.sh", "m"),  # a script that was copied out of its folder
+        ("folder/m.sh", None),
         ("../../../outside.sh", None),
         ("$(dirname $0)/../../../outside.sh", None),
         ("./link.sh", None),
@@ -109,6 +111,14 @@ def test_only_sourced_files_in_the_script_s_tree_are_read(tree, source, found):
     assert script.commands[-1].argv[1].text == found
     assert bool(script.unread) is (found is None)
     assert [path.rpartition("/")[2] for path in script.sourced] == ([f"{found}.sh"] if found else [])
+
+
+def test_a_neighbour_that_two_folders_have_is_neither(tree):
+    other = tree.parents[2] / "lib" / "models" / "m.sh"
+    other.parent.mkdir()
+    other.write_text("X=other\n")
+    tree.write_text("source $(dirname $0)/models/m.sh\nrun $X\n")
+    assert read_script(tree).commands[-1].argv[1].text is None
 
 
 def test_a_missing_file_is_named_and_its_arrays_may_hold_anything(tmp_path):

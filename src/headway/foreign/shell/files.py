@@ -8,6 +8,9 @@ from msgspec import Struct
 from headway.foreign.shell.values import Hole, Word
 
 LARGEST = 1 << 20
+MOST_FOLDERS = 2000
+CROWDED = frozenset({"node_modules", "site-packages", "__pycache__", "venv"})
+"""Folders that no script of a run lies in."""
 MARKS = (".git", "pyproject.toml", "setup.py")
 ENVIRONMENTS = frozenset({
     "activate", "activate.sh", ".bashrc", ".bash_profile", ".profile", ".zshrc", "conda.sh", "setvars.sh",
@@ -56,8 +59,11 @@ def find(word: Word, folder: Word, script: Path, root: Path) -> Found:
     candidates += [
         root.joinpath(*pieces[start:]) for start in range(max(len(pieces) - 1, 0)) if len(pieces) - start > 1
     ]
+    candidates = candidates[:32]
+    if len(pieces) > 1 and not any(candidate.is_file() for candidate in candidates):
+        candidates += _elsewhere(pieces[-2], pieces[-1], root)
     outside = False
-    for candidate in candidates[:32]:
+    for candidate in candidates:
         path = Path(os.path.normpath(candidate))
         if not _within(path, root):
             outside = True
@@ -77,6 +83,19 @@ def find(word: Word, folder: Word, script: Path, root: Path) -> Found:
     return Found(
         None, "lies outside the script's tree" if outside and not whole else "was not found in the script's tree"
     )
+
+
+def _elsewhere(folder: str, name: str, root: Path) -> list[Path]:
+    """`folder/name` in another place of the tree, where just one place has it: a script that was copied out of its
+    folder still names its neighbours."""
+    found: list[Path] = []
+    for looked, (here, folders, _) in enumerate(os.walk(root)):
+        if looked >= MOST_FOLDERS:
+            return []
+        if folder in folders and (path := Path(here) / folder / name).is_file():
+            found.append(path)
+        folders[:] = sorted(each for each in folders if not each.startswith(".") and each not in CROWDED)
+    return found if len(found) == 1 else []
 
 
 def _within(path: Path, root: Path) -> bool:
