@@ -37,6 +37,7 @@ def shape_of(found: Found) -> ModelShape:
     near = shapes.nearest(str(what))
     names = f"; nearest are {', '.join(near)}" if near else ""
     why = found.unknown.get("num_layers", "the script has no model arguments")
+    why += f" ({found.unread[0]})" if found.unread else ""
     raise InputError(
         f"{what}: no such model in the table, and {why}; pass --model NAME, or a folder with its config.json{names}"
     )

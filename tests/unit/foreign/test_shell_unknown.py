@@ -118,3 +118,27 @@ def test_each_word_knows_where_it_is_written(tmp_path):
     assert places["--pp"] == ("run.sh", 3)
     text = script.read_bytes()
     assert {text[word.at.start : word.at.end].decode() for word in command.argv[3:]} == {"--tp", "2", "--pp", "1"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "python3 train.py --colocate\n   --num-layers 36",
+        "ARGS=(--num-layers 36); python3 train.py --size $((4 * 512))\n ${ARGS[@]} --colocate",
+        "python3 -m verl.trainer.main_ppo a.b=pow \\  # a remark\n  data.train_batch_size=8",
+    ],
+)
+def test_a_line_that_the_command_before_it_does_not_reach_is_said(text):
+    assert ["does not end in a backslash" in each for each in read_text(text).unread] == [True]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "python3 train.py --colocate \\\n   --num-layers 36",
+        "A.B=2 run\nX=1\n./run.sh --num-layers 36",
+        'ARGS="--num-layers 36"; python3 train.py $ARGS',
+    ],
+)
+def test_a_whole_command_is_no_such_line(text):
+    assert not read_text(text).unread

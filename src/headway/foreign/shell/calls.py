@@ -282,6 +282,12 @@ TALKERS = frozenset({"echo", "printf", "cat", "grep", "sed", "awk"})
 def external(run: "Evaluator", call: Call) -> Outcome:
     """Everything that bash does not carry out itself: recorded, and what it prints computed where that is plain."""
     run.record(call)
+    if CUT_OFF.match(call.name):
+        run.note(
+            call.at,
+            f"{call.name[:60]} begins a command of its own: the line before it does not end in a backslash, so the run "
+            "does not get what follows",
+        )
     if run.follows and (inner := inner_file((known(call.name, call.at), *call.arguments))) is not None:
         return run.script_file(inner, call)
     if (text := inner_script(call)) is not None:
@@ -327,6 +333,8 @@ def inner_script(call: Call) -> Word | None:
     return last if call.name in REMOTE or submitted else None
 
 
+CUT_OFF = re.compile(r"--[A-Za-z]|\+{0,2}[a-z_]+\.[\w.]+=")
+"""A flag, or a setting of Hydra's, where a program should stand."""
 SCRIPT = re.compile(r".*\.(sh|bash|zsh|ksh|slurm|sbatch)", re.DOTALL)
 STARTERS = frozenset({
     "sbatch", "srun", "qsub", "bsub", "env", "sudo", "nohup", "setsid", "timeout", "stdbuf", "numactl", "chronic",

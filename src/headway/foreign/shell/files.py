@@ -89,12 +89,18 @@ def _elsewhere(folder: str, name: str, root: Path) -> list[Path]:
     """`folder/name` in another place of the tree, where just one place has it: a script that was copied out of its
     folder still names its neighbours."""
     found: list[Path] = []
-    for looked, (here, folders, _) in enumerate(os.walk(root)):
-        if looked >= MOST_FOLDERS:
+    waiting, looked = [root], 0
+    while waiting:
+        looked += 1
+        if looked > MOST_FOLDERS:
             return []
-        if folder in folders and (path := Path(here) / folder / name).is_file():
-            found.append(path)
-        folders[:] = sorted(each for each in folders if not each.startswith(".") and each not in CROWDED)
+        here = waiting.pop()
+        try:
+            folders = [each for each in here.iterdir() if each.is_dir() and not each.is_symlink()]
+        except OSError:
+            continue
+        found += [each / name for each in folders if each.name == folder and (each / name).is_file()]
+        waiting += [each for each in folders if not each.name.startswith(".") and each.name not in CROWDED]
     return found if len(found) == 1 else []
 
 
