@@ -129,7 +129,7 @@ def test_each_word_knows_where_it_is_written(tmp_path):
     ],
 )
 def test_a_line_that_the_command_before_it_does_not_reach_is_said(text):
-    assert ["does not end in a backslash" in each for each in read_text(text).unread] == [True]
+    assert ["no backslash ends the line before" in each for each in read_text(text).unread] == [True]
 
 
 @pytest.mark.parametrize(

@@ -285,7 +285,7 @@ def external(run: "Evaluator", call: Call) -> Outcome:
     if CUT_OFF.match(call.name):
         run.note(
             call.at,
-            f"{call.name[:60]} begins a command of its own: the line before it does not end in a backslash, so the run "
+            f"{call.name[:60]} begins a command of its own: no backslash ends the line before it, so the run "
             "does not get what follows",
         )
     if run.follows and (inner := inner_file((known(call.name, call.at), *call.arguments))) is not None:
