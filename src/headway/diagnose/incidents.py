@@ -13,7 +13,7 @@ LATER = {
     "ray-creation-error": 3, "nccl-error": 3, "engine-dead": 3, "ray-exit-code": 3, "slurm-cancel": 2,
     "ray-worker-crashed": 4,
     "ray-owner-node": 4, "k8s-deleted": 4, "disk-full": 2, "elastic-exit": 3, "k8s-preempted": 1, "cuda-error": 2,
-    "box-stop": 0,
+    "box-stop": 0, "kernel-cgroup-frame": 1, "kernel-killed": 1,
 }  # fmt: skip
 """Kinds that are further from the root than their mechanism: tier."""
 DISTRIBUTED = ("peer-lost", "collective-timeout", "device-allocation-failure")

@@ -78,7 +78,7 @@ def _finding(
     made = Finding(
         mechanism=name, mechanism_grade=grade, cause=cause, cause_grade=claim.grade, family=own, phase=case.phase,
         step=case.step, component=_component(case), process=_process(case), because=claim.because,
-        evidence=places, ruled_out=tuple(_ruled_out(case)), candidates=(*candidates, *_senders(name, cause, case)),
+        evidence=places, ruled_out=tuple(_ruled_out(case)), candidates=(*candidates, *_senders(name, cause, case), *_limits(case)),
         would_settle=_unique(settle), advice=_unique((*advice, *_warnings(advice, rule))),
         clock=event.line.clock, run=event.line.run, survived=incident.survived,
         kill=case.kill if name in MEMORY_KILLS else None,
@@ -159,7 +159,7 @@ def _details(case: Case) -> Iterator[Place]:
         "kernel-victim",
         "tms-margin",
     ):
-        each = case.first(kind)
+        each = _victim(case) if kind == "kernel-victim" else case.first(kind)
         if each is not None and each.place in case.around:
             yield each.place
 
@@ -226,6 +226,12 @@ def _senders(mechanism: str, cause: str, case: Case) -> Iterator[Candidate]:
         yield Candidate(name, how + (f" (seen: {seen.place})" if seen else ""))
 
 
+def _limits(case: Case) -> Iterator[Candidate]:
+    """The other pool of a kernel's kill, where the line says that it killed and not for which."""
+    if case.event is not None and case.event.kind == "kernel-killed":
+        yield Candidate("cgroup-oom-kill", "this line says that the kernel killed, not whether a limit was reached")
+
+
 KERNEL_KILLS = ("cgroup-oom-kill", "kernel-oom-kill")
 """Ends of which the kernel's log names the process."""
 
@@ -257,7 +263,7 @@ def _process(case: Case) -> str:
     event = case.event
     if event is None:
         return ""
-    victim = case.first("kernel-victim") if case.mechanism in KERNEL_KILLS else None
+    victim = _victim(case) if case.mechanism in KERNEL_KILLS else None
     if victim is not None:
         return f"{victim.fields['name']} pid {victim.fields['pid']}"
     if event.kind in ("box-signal", "box-raylet", "box-gcs"):
@@ -272,6 +278,14 @@ def _process(case: Case) -> str:
                 names["name"] = names["name"] or actor or given
                 names["pid"] = names["pid"] or pid
     return " ".join(each for each in (names["name"], names["pid"] and f"pid {names['pid']}") if each)
+
+
+def _victim(case: Case) -> Evidence | None:
+    """Whom the kernel killed at the event: of its file the next line that names one, else the first of any file."""
+    said = [each for each in case.evidence if each.kind == "kernel-victim"]
+    at = case.event.line.order if case.event else 0
+    same = [each for each in said if case.event and each.place.file == case.event.place.file]
+    return next((each for each in same if each.line.order >= at), next(iter([*same[-1:], *said]), None))
 
 
 def _unique(items: Sequence[Item]) -> tuple[Item, ...]:
