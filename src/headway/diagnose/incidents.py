@@ -6,6 +6,7 @@ from functools import cached_property
 from msgspec import Struct, field
 
 from headway.diagnose.evidence import RANK, Evidence, Grade
+from headway.diagnose.numbers import refusal
 from headway.diagnose.rules import rules
 from headway.diagnose.rules.rule import Rule
 
@@ -16,6 +17,8 @@ LATER = {
     "box-stop": 0, "kernel-cgroup-frame": 1, "kernel-killed": 1,
 }  # fmt: skip
 """Kinds that are further from the root than their mechanism: tier."""
+REFUSED = ("device-allocation-failure", "host-allocation-failure")
+"""Refusals, which follow from an earlier fault of their process where no machine could have served them."""
 DISTRIBUTED = ("peer-lost", "collective-timeout", "device-allocation-failure")
 TOGETHER_S, WAITED_S = 900.0, 7200.0
 """Seconds within which ends belong together: at most, and for what waits long before it says something."""
@@ -34,6 +37,8 @@ class End(Struct, frozen=True):
 
     @property
     def tier(self) -> int:
+        if self.name in REFUSED and refusal(self.evidence.place.text).impossible:
+            return 2
         return LATER.get(self.evidence.kind, self.rule.tier)
 
     @property
@@ -85,6 +90,10 @@ class Incident(Struct, dict=True):
             if kind == "nccl-error" or "Dist" in kind_of_error:
                 return bool(names & set(DISTRIBUTED))
             return any(same_exception(end, other) for other in self.ends)
+        if kind == "ray-creation-error":
+            return any(
+                0 <= other.order - end.order <= NEAR for other in self.ends if other.evidence.fields.get("type")
+            )
         if end.name == "python-exit":
             return "sigterm" in names
         return False

@@ -9,20 +9,25 @@ from msgspec.structs import replace
 
 from headway.diagnose.case import Case
 from headway.diagnose.causes import NOT_ESTABLISHED, UNKNOWN, family
+from headway.diagnose.engines import LATE, engine_advice, engine_of, late_advice
 from headway.diagnose.evidence import RANK, Evidence, Grade, Place
 from headway.diagnose.finding import Candidate, Finding, RuledOut
-from headway.diagnose.incidents import Incident, incidents
+from headway.diagnose.incidents import REFUSED, Incident, incidents
+from headway.diagnose.numbers import refusal
+from headway.diagnose.readers import REFUSALS
 from headway.diagnose.rules import rules
 from headway.diagnose.rules.rule import Advice, Claim, Rule
 from headway.diagnose.sentence import sentence
 from headway.diagnose.settings import Settings
+from headway.units import format_bytes
 
 Item = TypeVar("Item")
 
 PREFERENCE = (
     "gpu-hardware", "device-oversize-sample", "device-graph-capture", "device-communication-buffers",
     "host-memory-pinned", "device-wakeup", "device-weight-sync", "device-checkpoint", "device-fragmentation",
-    "device-logits", "device-growth", "device-imbalance", "device-other-process", "unified-memory-full",
+    "device-logits", "device-growth", "device-imbalance", "device-other-process", "engine-start-budget",
+    "unified-memory-full",
     "host-memory-growth", "host-memory-checkpoint-spike", "host-memory-data-spike", "host-memory-capacity",
 )  # fmt: skip
 """Between causes of the same grade: the narrower first. Those not listed come after, in the table's order."""
@@ -74,17 +79,37 @@ def _finding(
     settle = rule.settle if cause == NOT_ESTABLISHED or claim.grade == "open" else ()
     if RANK[claim.grade] > 0 and cause != NOT_ESTABLISHED:
         settle = (*settle, *why.settle)
-    advice = (*why.advice, *(() if cause != NOT_ESTABLISHED and claim.grade != "open" else rule.advice))
+    advice = _advice(case, claim, why, rule)
     made = Finding(
         mechanism=name, mechanism_grade=grade, cause=cause, cause_grade=claim.grade, family=own, phase=case.phase,
         step=case.step, component=_component(case), process=_process(case), because=claim.because,
-        evidence=places, ruled_out=tuple(_ruled_out(case)), candidates=(*candidates, *_senders(name, cause, case), *_limits(case)),
+        evidence=places, ruled_out=tuple(_ruled_out(case)),
+        candidates=(*candidates, *_senders(name, cause, case), *_limits(case)),
         would_settle=_unique(settle), advice=_unique((*advice, *_warnings(advice, rule))),
         clock=event.line.clock, run=event.line.run, survived=incident.survived,
         kill=case.kill if name in MEMORY_KILLS else None,
         asked=case.refusal.asked if name == "device-allocation-failure" else None,
     )  # fmt: skip
     return _with_sentence(made, case)
+
+
+OF_THE_DEVICE = ("device-graph-capture", "device-other-process", "device-wakeup", "unified-memory-full")
+"""Causes whose advice holds for an engine as it stands."""
+
+
+def _advice(case: Case, claim: Claim, why: Rule, rule: Rule) -> tuple[Advice, ...]:
+    """What to change, the case's own first; the mechanism's where the cause is open. An engine's end is answered with
+    the engine's settings in place of the trainer's."""
+    engine = engine_of(case)
+    if case.event is not None and case.event.kind == "cuda-error" and re.search(LATE, case.event.place.text):
+        return (*claim.advice, *late_advice(engine))
+    if engine and case.mechanism == "device-allocation-failure" and not case.refusal.impossible:
+        own = why.advice if why.name in OF_THE_DEVICE else ()
+        return (*claim.advice, *own, *engine_advice(engine))
+    if engine and case.mechanism == "engine-exit" and why.name == "unified-memory-full":
+        return (*claim.advice, *engine_advice(engine)[1:])
+    settled = why.name != NOT_ESTABLISHED and claim.grade != "open"
+    return (*claim.advice, *why.advice, *(() if settled else rule.advice))
 
 
 def _warnings(advice: Sequence[Advice], rule: Rule) -> tuple[Advice, ...]:
@@ -180,13 +205,13 @@ def _ruled_out(case: Case) -> Iterator[RuledOut]:
         yield RuledOut("K8s pod memory limits", because, sentence_.place)
     advice = case.first("oom-advice")
     if advice is not None and case.mechanism == "device-allocation-failure" and not case.frame("fragment"):
-        spare, asked = case.refusal.spare, case.refusal.asked
-        if spare is None or asked is None or spare < asked:
-            yield RuledOut(
-                "device-fragmentation",
-                "torch prints its hint at every refusal; no number here shows pieces",
-                advice.place,
-            )
+        found = case.refusal
+        if found.in_pieces is None:
+            because = "torch prints its hint at every refusal; no number here shows pieces"
+            if found.spare is not None and found.reserved and found.asked is not None and found.spare >= found.asked:
+                share = 100 * found.spare / found.reserved
+                because = f"{format_bytes(found.spare)} in pieces are {share:.1f} % of what is reserved: it is full"
+            yield RuledOut("device-fragmentation", because, advice.place)
     if case.mechanism in MEMORY_KILLS and not case.has("cuda-oom", "tms-fatal", "cumem", "nv-no-memory"):
         yield RuledOut(
             "device-allocation-failure", "the log holds no CUDA out-of-memory error: the node ran out, not a GPU"
@@ -196,11 +221,19 @@ def _ruled_out(case: Case) -> Iterator[RuledOut]:
     warned = case.first("ray-disk-warning")
     if warned is not None and (warned.number("left") or 0) > 0 and not case.has("disk-full"):
         yield RuledOut("disk-full", "the disk warning counts per cent, and there is space left", warned.place)
+    wrong = next((each for each in case.evidence if each.kind in REFUSALS and _impossible(each)), None)
+    if wrong is not None and case.mechanism not in REFUSED:
+        because = "no machine could have served that request: its size is wrong, and it follows from what came before"
+        yield RuledOut("device-allocation-failure", because, wrong.place)
     benign = case.first("tms-benign")
     if benign is not None and case.mechanism != "device-allocation-failure":
         yield RuledOut(
             "device-allocation-failure", "that line is printed on a retry that may well succeed", benign.place
         )
+
+
+def _impossible(each: Evidence) -> bool:
+    return refusal(each.place.text).impossible
 
 
 SENDERS: Mapping[str, tuple[str, str]] = {
@@ -242,7 +275,7 @@ def _component(case: Case) -> str:
         return ""
     if case.mechanism in ("raylet-lost", "node-lost", "gcs-lost"):
         return {"raylet-lost": "raylet", "node-lost": "node", "gcs-lost": "head"}[case.mechanism]
-    if case.mechanism == "engine-exit":
+    if case.mechanism == "engine-exit" or engine_of(case):
         return "engine"
     killed = case.kill.killed if case.kill else ""
     frames = case.event.fields.get("frames", "").split("\n")[-1]

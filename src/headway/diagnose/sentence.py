@@ -5,6 +5,7 @@ import re
 from headway.diagnose.case import Case
 from headway.diagnose.causes import NOT_ESTABLISHED, table
 from headway.diagnose.finding import Finding
+from headway.diagnose.numbers import format_request
 from headway.units import format_bytes
 
 _HOW = {
@@ -120,7 +121,7 @@ def _refusal(case: Case) -> str:
         if found.free is not None and found.total
         else ""
     )
-    return f"A request for {format_bytes(found.asked)} of device memory was refused{free}"
+    return f"A request for {format_request(found.asked)} of device memory was refused{free}"
 
 
 def _cause(finding: Finding, case: Case) -> str:

@@ -16,7 +16,7 @@ _RANK = re.compile(
 )
 _PREFIX = re.compile(
     r"^\s*(?:\([^()\n]{0,120}pid=\d+[^()\n]{0,120}\)|\[(?:rank|default)?\d{1,5}\]:|"
-    r"(?:ERROR|CRITICAL|WARNING|INFO) \d\d-\d\d \d\d:\d\d:\d\d \[[\w./]+:\d+\]) ?"
+    r"(?:ERROR|CRITICAL|WARNING|INFO) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]+:\d+\]) ?"
 )
 
 BOMS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))

@@ -13,7 +13,7 @@ GLOBAL = """\
 [10.100000]  ? mem_cgroup_out_of_memory+0x20/0x80
 [10.200000] oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom,\
 task_memcg=/kubepods/pod7,task=python3,pid=777,uid=0
-[10.200000] Out of memory: Killed process 777 (python3) total-vm:90000000kB, anon-rss:60000000kB, UID:0 oom_score_adj:0
+[10.200000] Out of memory: Killed process 777 (python3) total-vm:90000000kB, anon-rss:60000000kB, UID:0
 [10.300000] oom_reaper: reaped process 777 (python3), now anon-rss:0kB, file-rss:0kB, shmem-rss:0kB"""
 MEMCG = """\
 [627142.700000] ray::Trainer invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=936

@@ -88,7 +88,7 @@ SIGNS = (
         ("out of memory: kill", "constraint_none", "constraint_cpuset", "constraint_memory_policy"),
         r"(?<!cgroup )out of memory: Kill|constraint=CONSTRAINT_(?:NONE|(?P<nodes>CPUSET|MEMORY_POLICY))",
         unless=r"cgroup out of memory",
-        says="the kernel killed a process because the machine, or the memory nodes that it may use, ran out of memory",
+        says="the kernel killed a process because the machine, or what of it the process may use, ran out of memory",
     ),
     Sign(
         "kernel-killed",

@@ -188,10 +188,10 @@ SIGNS = (
             "realloc of size",
             "arrowmemoryerror",
         ),
-        r"\bMemoryError\b|std::bad_alloc|bad_array_new_length|Unable to allocate [\d.]+ ?[KMGTP]i?B|"
+        r"\bMemoryError\b|std::bad_alloc|bad_array_new_length|Unable to allocate [\d.]+ ?[KMGTPE]i?B|"
         r"Cannot allocate memory|"
         r"can't allocate memory|Errno 12|(?:re)?alloc of size \d+ failed|DefaultCPUAllocator: not enough",
-        unless=r"CUDA|except \w*MemoryError|\bGPU\b|shm_open|OutOfMemoryError",
+        unless=r"CUDA|^\s*raise\b|except \w*MemoryError|\bGPU\b|shm_open|OutOfMemoryError",
         says="a request for host memory was refused; nobody killed the process",
     ),
     Sign(

@@ -1,10 +1,12 @@
 """The one pool of CPU and GPU ran out."""
 
 from headway.diagnose.case import Case
+from headway.diagnose.engines import PAGE_CACHE, share_advice
+from headway.diagnose.evidence import Evidence, Grade
 from headway.diagnose.rules import settle
 from headway.diagnose.rules.rule import Advice, Claim, Rule, of_growth, of_stop
 from headway.diagnose.settings import UNIFIED
-from headway.units import format_bytes
+from headway.units import GIB, format_bytes
 
 STORE = 0.3
 """Share of memory that Ray's object store takes at most by default: shared memory, which is in no process either."""
@@ -18,10 +20,18 @@ def unified_machine(total: int, tolerance: float) -> str:
     return next((row.name for row in rows if abs(total - row.bytes) <= tolerance * row.bytes), "")
 
 
+def is_unified(case: Case, total: int | None) -> bool:
+    """Whether a device is one pool with the CPU: the run says so, or its size is such a machine's."""
+    return case.settings.unified or (total is not None and unified_machine(total, 0.03) != "")
+
+
 def _find(case: Case) -> Claim | None:
     stopped = of_stop(case, ".unified", "forecast", "fast rise", "steady rise", "near the limit", "memory pressure")
     if stopped is not None:
         return stopped
+    tenant = case.first("engine-other-tenant")
+    if tenant is not None and case.mechanism == "engine-exit":
+        return _at_start(case, tenant)
     kills = {"ray-memory-monitor", "kernel-oom-kill", "cgroup-oom-kill", "device-allocation-failure"}
     if case.mechanism in kills and (growth := of_growth(case, ".unified")) is not None:
         return growth
@@ -34,11 +44,8 @@ def _find(case: Case) -> Claim | None:
             (refused.place,),
         )
     total = case.refusal.total
-    if case.mechanism == "device-allocation-failure" and total is not None and case.event is not None:
-        name = unified_machine(total, 0.03)
-        if case.settings.unified or name:
-            because = f"the device's {format_bytes(total)} are the memory of CPU and GPU together"
-            return Claim("supported" if case.settings.unified else "open", because, (case.event.place,))
+    if case.mechanism == "device-allocation-failure" and total is not None:
+        return _refused(case, total)
     kill = case.kill
     if (
         case.mechanism not in {"ray-memory-monitor", "kernel-oom-kill", "cgroup-oom-kill"}
@@ -64,10 +71,32 @@ def _find(case: Case) -> Claim | None:
     return Claim("supported", because, (case.event.place,))
 
 
+def _refused(case: Case, total: int) -> Claim | None:
+    """A refused request for device memory of such a machine."""
+    if case.event is None or not is_unified(case, total):
+        return None
+    because = f"the device's {format_bytes(total)} are the memory of CPU and GPU together"
+    grade: Grade = "supported" if case.settings.unified else "open"
+    return Claim(grade, because, (case.event.place,), (PAGE_CACHE,))
+
+
+def _at_start(case: Case, tenant: Evidence) -> Claim | None:
+    """An engine that found too little free at its start, on a machine whose page cache counts as used."""
+    free, total = tenant.number("free"), tenant.number("total")
+    if not is_unified(case, None if total is None else round(total * GIB)):
+        return None
+    numbers = (
+        "" if free is None or total is None else f"{free:g} of {total:g} GiB of CPU and GPU together were free; "
+    )
+    because = f"{numbers}what a device of unified memory calls free leaves out the page cache"
+    return Claim("supported", because, (tenant.place,), (PAGE_CACHE, *share_advice(tenant)))
+
+
 RULE = Rule(
     name="unified-memory-full",
     level="cause",
-    sees="A kill for memory on a GB10 or its like, where much of the use is in no process; NV_ERR_NO_MEMORY.",
+    sees="A kill for memory on a GB10 or its like, where much of the use is in no process; NV_ERR_NO_MEMORY; an "
+    "engine that finds too little free at its start on such a machine.",
     why="CPU and GPU share one memory: weights, optimizer states and KV cache on the device count as the node's, "
     "and the list of processes (memory that is theirs alone) shows none of it.",
     sure="Supported by the gap between use and processes on a machine whose memory is unified.",

@@ -1,0 +1,126 @@
+"""Whether an end is an inference engine's own, by the code that it is in, and what to change in that engine."""
+
+import re
+
+from headway.diagnose.case import Case
+from headway.diagnose.evidence import Evidence
+from headway.diagnose.rules.rule import Advice
+
+VLLM = (
+    r"[/\\]vllm[/\\]|\bEngineCore|VllmWorker|\bpynccl|warming up sampler|gpu_memory_utilization|"
+    r"desired GPU memory utilization"
+)
+SGLANG = r"[/\\]sglang[/\\]|sglang::|--mem-fraction-static|\bScheduler hit an exception"
+_CODE = re.compile(
+    rf"(?P<vllm>{VLLM})|(?P<sglang>{SGLANG})|"
+    r"(?P<trainer>[/\\](?:verl|slime|miles|trl|openrlhf|megatron|deepspeed|nemo_rl|skyrl_train|areal)[/\\])"
+)
+START = (
+    r"warming up sampler|_dummy_(?:sampler_)?run\b|profile_run|determine_(?:num_)?available_\w+|"
+    r"initialize_(?:kv_)?cache|"
+    r"compile_or_warm_up|kernel_warmup|init_device|\bload_model\b|init_memory_pool|MHATokenToKVPool|alloc_memory_pool"
+)
+"""Calls by which an engine makes itself ready: weights, a trial run, the cache, its first samples."""
+NEAR = 40
+"""Lines around an event in which its code is looked for, where its own traceback names none."""
+
+
+def engine_of(case: Case) -> str:
+    """Which engine's code an end is in, by the innermost call in an engine or a trainer; empty where in none."""
+    for frame in reversed(case.frames):
+        if (found := _CODE.search(frame)) is not None:
+            return _engine(found)
+    if case.event is None or case.frames:
+        return ""
+    at = case.event.place.line
+    for place in sorted(case.around, key=lambda place: abs(place.line - at)):
+        if abs(place.line - at) <= NEAR and (found := _CODE.search(place.text)) is not None:
+            return _engine(found)
+    return ""
+
+
+def _engine(found: "re.Match[str]") -> str:
+    return "" if found.lastgroup in (None, "trainer") else found.lastgroup
+
+
+def at_start(case: Case) -> bool:
+    """Whether an engine was making itself ready."""
+    if not engine_of(case) or case.event is None:
+        return False
+    calls = "\n".join((case.event.place.text, *case.frames))
+    return re.search(START, calls) is not None or (not case.frames and case.frame(START) is not None)
+
+
+_SHARE = {"vllm": "gpu_memory_utilization", "sglang": "--mem-fraction-static"}
+_REQUESTS = {
+    "vllm": "max_num_seqs (the sampler's logits are that many x vocabulary) and max_num_batched_tokens",
+    "sglang": "--max-running-requests and --chunked-prefill-size",
+}
+_GRAPHS = {
+    "vllm": "cudagraph_capture_sizes, or enforce_eager=True",
+    "sglang": "--cuda-graph-max-bs, or --disable-cuda-graph",
+}
+
+
+def engine_advice(engine: str) -> tuple[Advice, ...]:
+    """What gives an engine room on its device, in its own settings.
+
+    >>> engine_advice("sglang")[0].text
+    'lower --mem-fraction-static: weights and KV cache take that share, and all else needs the rest'
+    """
+    return (
+        Advice(
+            f"lower {_SHARE[engine]}: weights and KV cache take that share, and all else needs the rest",
+            "room for activations, samples, graphs and NCCL",
+            "a smaller cache: fewer requests at once",
+        ),
+        Advice(f"lower {_REQUESTS[engine]}", "smaller activations and logits", "less throughput"),
+        Advice(f"fewer CUDA graphs ({_GRAPHS[engine]})", "less memory beside the cache", "slower decoding"),
+    )
+
+
+def share_advice(tenant: Evidence) -> tuple[Advice, ...]:
+    """The largest share that what was free at an engine's start allows; none where the line gives no numbers."""
+    free, total = tenant.number("free"), tenant.number("total")
+    if free is None or not total:
+        return ()
+    share = int(100 * free / total) / 100
+    text = (
+        f"lower gpu_memory_utilization to {share:g} at most, or free the device: {free:g} of {total:g} GiB are free"
+    )
+    return (Advice(text, "the engine starts, if its weights fit into that share", "a smaller cache"),)
+
+
+LATE = (
+    r"illegal memory access|IllegalAddress|misaligned address|launch failure|illegal instruction|device-side assert"
+)
+"""Faults of a kernel, which a later call reports."""
+
+
+def late_advice(engine: str) -> tuple[Advice, ...]:
+    """What to do about a kernel's fault, whose traceback shows a later call."""
+    eager = f", the engine without graphs ({_GRAPHS[engine].split(', or ')[1]})" if engine else ""
+    return (
+        Advice(
+            f"run once with CUDA_LAUNCH_BLOCKING=1{eager}",
+            "the traceback then shows the call that failed; the one shown now may be a later one",
+            "slow",
+        ),
+        Advice(
+            "try another version or attention backend of the library whose kernel that is; compute-sanitizer "
+            "names it",
+            "tells a library's defect from wrong indices of the run",
+            "time",
+        ),
+    )
+
+
+PAGE_CACHE = Advice(
+    "free -h: where buff/cache is large, drop it right before the start "
+    "(sync; echo 3 | sudo tee /proc/sys/vm/drop_caches); else look for what runs beside it",
+    "on unified memory the device's free memory leaves out the page cache, which weights and files that were "
+    "read fill",
+    "files are read from disk again",
+)
+"""What makes free memory small on a machine whose CPU and GPU share one: cudaMemGetInfo's free is MemFree there, and
+`available`, which counts the cache as free, does not move."""
