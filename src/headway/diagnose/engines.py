@@ -18,7 +18,7 @@ _CODE = re.compile(
 START = (
     r"warming up sampler|_dummy_(?:sampler_)?run\b|profile_run|determine_(?:num_)?available_\w+|"
     r"initialize_(?:kv_)?cache|"
-    r"compile_or_warm_up|kernel_warmup|init_device|\bload_model\b|init_memory_pool|MHATokenToKVPool|alloc_memory_pool"
+    r"compile_or_warm_up|kernel_warmup|init_device|\bload_model\b|init_memory_pool|MHATokenToKVPool|allocate_kv|alloc_memory_pool"
 )
 """Calls by which an engine makes itself ready: weights, a trial run, the cache, its first samples."""
 NEAR = 40
@@ -95,6 +95,14 @@ LATE = (
     r"illegal memory access|IllegalAddress|misaligned address|launch failure|illegal instruction|device-side assert"
 )
 """Faults of a kernel, which a later call reports."""
+
+
+def is_late(case: Case) -> bool:
+    """Whether an exception is a kernel's fault, so that the call that it shows may be a later one."""
+    if case.event is None or case.mechanism != "python-exception":
+        return False
+    said = f"{case.event.fields.get('message', '')} {case.event.place.text}"
+    return re.search(LATE, said) is not None
 
 
 def late_advice(engine: str) -> tuple[Advice, ...]:

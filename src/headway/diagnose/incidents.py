@@ -76,7 +76,7 @@ class Incident(Struct, dict=True):
             same_line = end.evidence.place == first.evidence.place and RANK[end.grade] < RANK[first.grade]
             if (end.tier < first.tier and may_explain(end, first)) or (end.tier == first.tier and same_line):
                 first = end
-        same = [end for end in self.ends if end.name == first.name]
+        same = [end for end in ends if end.name == first.name]
         return min(same, key=lambda end: (RANK[end.grade], "to allocate" not in end.evidence.place.text, end.order))
 
     def _explained(self, end: End) -> bool:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from headway.diagnose.case import Case
 from headway.diagnose.causes import NOT_ESTABLISHED, UNKNOWN, family
-from headway.diagnose.engines import LATE, engine_advice, engine_of, late_advice
+from headway.diagnose.engines import engine_advice, engine_of, is_late, late_advice
 from headway.diagnose.evidence import RANK, Evidence, Grade, Place
 from headway.diagnose.finding import Candidate, Finding, RuledOut
 from headway.diagnose.incidents import REFUSED, Incident, incidents
@@ -101,7 +101,7 @@ def _advice(case: Case, claim: Claim, why: Rule, rule: Rule) -> tuple[Advice, ..
     """What to change, the case's own first; the mechanism's where the cause is open. An engine's end is answered with
     the engine's settings in place of the trainer's."""
     engine = engine_of(case)
-    if case.event is not None and case.event.kind == "cuda-error" and re.search(LATE, case.event.place.text):
+    if is_late(case):
         return (*claim.advice, *late_advice(engine))
     if engine and case.mechanism == "device-allocation-failure" and not case.refusal.impossible:
         own = why.advice if why.name in OF_THE_DEVICE else ()
@@ -281,7 +281,9 @@ def _component(case: Case) -> str:
     frames = case.event.fields.get("frames", "").split("\n")[-1]
     told = case.event.kind.startswith(("ray-", "box-")) or case.mechanism in KERNEL_KILLS
     own = _process(case) if told else case.event.line.process.name
-    for text in (own, killed, frames, case.event.place.text[:200]):
+    created = case.first("ray-creation-error")
+    said = (case.event.place.text, created.place.text if created is not None and created.place in case.around else "")
+    for text in (own, killed, frames, *(each[:200] for each in said)):
         for name, pattern in _COMPONENTS:
             if text and re.search(pattern, text, re.IGNORECASE):
                 return name

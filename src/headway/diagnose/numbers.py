@@ -21,6 +21,7 @@ _USED = re.compile(rf"this process has {_SIZE}")
 _ALLOCATED = re.compile(rf"{_SIZE} is allocated by PyTorch|{_SIZE} already allocated|allocated memory {_SIZE}")
 _RESERVED = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated|{_SIZE} is reserved by PyTorch")
 _RESERVED_ALL = re.compile(rf"{_SIZE} reserved in total")
+_ALLOWED = re.compile(rf"{_SIZE} allowed;")
 _CACHED = re.compile(rf"{_SIZE} cached\)")
 """torch before 1.4: what is reserved and not allocated."""
 _LISTED = re.compile(rf"Process (\d+) has {_SIZE} memory in use")
@@ -47,6 +48,8 @@ BEYOND = 16 << 40
 """Bytes that no host has: a request for more has a wrong size."""
 NEAR = 0.98
 """Share of what is reserved that a process's own line has at least: the numbers are rounded."""
+CONTEXT = 2 * GIB
+"""Bytes that a process holds at most beside torch's allocator, as a rule: CUDA's context, libraries, NCCL."""
 PIECES, MANY_PIECES = 0.05, 0.1
 """Share of what a process reserved that is not allocated: below the first it is the usual rest of a full device."""
 
@@ -56,6 +59,7 @@ class Refusal(Struct, frozen=True, dict=True):
 
     `spare` is reserved by this process and not allocated, `listed` what processes hold that the text names by number:
     (pid, bytes). In a container this process is one of them, because torch knows itself by another number there.
+    `allowed` is a limit that the run itself set to torch.
 
     >>> found = refusal("Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB of which 1 GiB is free.")
     >>> found.asked, found.spare
@@ -69,6 +73,7 @@ class Refusal(Struct, frozen=True, dict=True):
     allocated: int | None = None
     spare: int | None = None
     listed: tuple[tuple[int, int], ...] = ()
+    allowed: int | None = None
 
     @property
     def impossible(self) -> bool:
@@ -82,19 +87,24 @@ class Refusal(Struct, frozen=True, dict=True):
 
     @cached_property
     def itself(self) -> tuple[int, int] | None:
-        """This process among the listed ones: where it is no other one, all together would be more than is in use.
+        """This process among the listed ones: where it is no other one, all together would be more than is in use; or
+        the text names no process as its own, and this one holds as much.
 
         >>> refusal("GPU 2 has a total capacity of 39.39 GiB of which 10.00 MiB is free. Process 4242 has 39.36 GiB "
         ...     "memory in use. Of the allocated memory 38.40 GiB is allocated by PyTorch").itself
         (4242, 42262478684)
         """
         own = self.reserved if self.used is None else self.used
-        if own is None or self.total is None:
-            return None
-        if sum(size for _, size in self.listed) + own <= self.total - (self.free or 0) + self.total // 100:
-            return None
+        if own is None:
+            return self.listed[0] if len(self.listed) == 1 else None
         alike = [each for each in self.listed if each[1] >= NEAR * own]
-        return min(alike, key=lambda each: each[1], default=None)
+        nearest = min(alike, key=lambda each: each[1], default=None)
+        if nearest is None or self.total is None:
+            return None
+        together = sum(size for _, size in self.listed) + own
+        if together > self.total - (self.free or 0) + self.total // 100:
+            return nearest
+        return nearest if self.used is None and nearest[1] <= own + CONTEXT else None
 
     @property
     def held(self) -> int | None:
@@ -139,6 +149,7 @@ def refusal(text: str) -> Refusal:
     return Refusal(
         _bytes(_ASKED.search(text)), _bytes(_TOTAL.search(text)), _bytes(_FREE.search(text)),
         _bytes(_USED.search(text)), allocated, spare, tuple(listed.items()),
+        _bytes(_ALLOWED.search(text)),
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from headway.diagnose.case import Case
 from headway.diagnose.causes import NOT_ESTABLISHED, table
 from headway.diagnose.finding import Finding
 from headway.diagnose.numbers import format_request
+from headway.diagnose.text import without_prefix
 from headway.units import format_bytes
 
 _HOW = {
@@ -85,7 +86,7 @@ def _mechanism(finding: Finding, case: Case) -> str:
     text = _HOW[finding.mechanism].format(who=_who(finding))
     if finding.mechanism == "python-exception" and case.event is not None:
         message = ": ".join(case.event.fields[key] for key in ("type", "message") if case.event.fields.get(key))
-        return f"{text} ({(message or case.event.place.text.strip())[:160]})"
+        return f"{text} ({(message or without_prefix(case.event.place.text).strip())[:160]})"
     return text
 
 

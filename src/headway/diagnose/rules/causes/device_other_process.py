@@ -17,9 +17,9 @@ def _find(case: Case) -> Claim | None:
     tenant = case.first("engine-other-tenant")
     if tenant is not None and case.mechanism == "engine-exit":
         return _at_start(case, tenant)
-    if case.mechanism != "device-allocation-failure":
-        return None
     found = case.refusal
+    if case.mechanism != "device-allocation-failure" or found.impossible:
+        return None
     unlisted = 0 if is_unified(case, found.total) or found.unlisted < 2 * GIB else found.unlisted
     held, own = found.others + unlisted, found.held or 0
     if held < 2 * GIB or case.event is None:
