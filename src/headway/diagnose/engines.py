@@ -1,10 +1,12 @@
 """Whether an end is an inference engine's own, by the code that it is in, and what to change in that engine."""
 
 import re
+from collections.abc import Iterator
 
 from headway.diagnose.case import Case
 from headway.diagnose.evidence import Evidence
 from headway.diagnose.rules.rule import Advice
+from headway.diagnose.text import process_of
 
 VLLM = (
     r"[/\\]vllm[/\\]|\bEngineCore|VllmWorker|\bpynccl|warming up sampler|gpu_memory_utilization|"
@@ -21,22 +23,33 @@ START = (
     r"compile_or_warm_up|kernel_warmup|init_device|\bload_model\b|init_memory_pool|MHATokenToKVPool|allocate_kv|alloc_memory_pool"
 )
 """Calls by which an engine makes itself ready: weights, a trial run, the cache, its first samples."""
+OWN_WORK = ("device-allocation-failure", "python-exception", "engine-exit")
+"""Ends that a process brings about by its own calls."""
 NEAR = 40
 """Lines around an event in which its code is looked for, where its own traceback names none."""
 
 
 def engine_of(case: Case) -> str:
-    """Which engine's code an end is in, by the innermost call in an engine or a trainer; empty where in none."""
-    for frame in reversed(case.frames):
-        if (found := _CODE.search(frame)) is not None:
-            return _engine(found)
-    if case.event is None or case.frames:
+    """Which engine's code an end is in: by its innermost call in an engine or a trainer, else by its own words, else
+    by a call of the same process near to it. Empty where it is in none."""
+    event = case.event
+    if event is None or case.mechanism not in OWN_WORK:
         return ""
-    at = case.event.place.line
-    for place in sorted(case.around, key=lambda place: abs(place.line - at)):
-        if abs(place.line - at) <= NEAR and (found := _CODE.search(place.text)) is not None:
+    for text in (*reversed(case.frames), event.place.text, *_calls_near(case)):
+        if (found := _CODE.search(text)) is not None:
             return _engine(found)
     return ""
+
+
+def _calls_near(case: Case) -> Iterator[str]:
+    """Lines of calls around an event whose own traceback has none, the nearest first."""
+    if case.event is None or case.frames:
+        return
+    at, pid = case.event.place.line, case.event.line.process.pid
+    for place in sorted(case.around, key=lambda place: abs(place.line - at)):
+        same = pid is None or process_of(place.text).pid == pid
+        if abs(place.line - at) <= NEAR and same and 'File "' in place.text:
+            yield place.text
 
 
 def _engine(found: "re.Match[str]") -> str:

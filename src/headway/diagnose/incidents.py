@@ -19,6 +19,10 @@ LATER = {
 """Kinds that are further from the root than their mechanism: tier."""
 REFUSED = ("device-allocation-failure", "host-allocation-failure")
 """Refusals, which follow from an earlier fault of their process where no machine could have served them."""
+KERNEL = ("kernel-cgroup-oom", "kernel-oom")
+"""The kernel's own words on which pool was empty."""
+OUTSIDE_THE_KERNEL = ("slurm-oom", "k8s-oomkilled")
+"""What counts a kill in a group, which the kernel does for one of the whole machine too."""
 DISTRIBUTED = ("peer-lost", "collective-timeout", "device-allocation-failure")
 TOGETHER_S, WAITED_S = 900.0, 7200.0
 """Seconds within which ends belong together: at most, and for what waits long before it says something."""
@@ -76,6 +80,8 @@ class Incident(Struct, dict=True):
             same_line = end.evidence.place == first.evidence.place and RANK[end.grade] < RANK[first.grade]
             if (end.tier < first.tier and may_explain(end, first)) or (end.tier == first.tier and same_line):
                 first = end
+        if first.evidence.kind in OUTSIDE_THE_KERNEL:
+            first = next((end for end in ends if end.evidence.kind in KERNEL), first)
         same = [end for end in ends if end.name == first.name]
         return min(same, key=lambda end: (RANK[end.grade], "to allocate" not in end.evidence.place.text, end.order))
 

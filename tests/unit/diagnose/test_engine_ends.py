@@ -8,6 +8,7 @@ from .told import diagnosis, told
 
 VLLM = "/usr/lib/python3.12/dist-packages/vllm"
 WORKER = "(VllmWorker rank=7 pid=10948) ERROR 03-16 06:12:38 [multiproc_executor.py:375] "
+DATED = "2025-07-03T14:20:51.565839352Z "
 OLD = "ERROR 03-20 02:29:07 engine.py:387] "
 OOM = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 "
@@ -39,7 +40,7 @@ RUNNER = (f"{VLLM}/v1/worker/gpu_model_runner.py", "execute_model")
 
 
 class TestRefusedRequests:
-    @pytest.mark.parametrize("prefix", ["", WORKER, OLD])
+    @pytest.mark.parametrize("prefix", ["", WORKER, OLD, DATED, f"[{DATED.strip()}] {WORKER}"])
     def test_the_innermost_code_is_the_engine_s(self, prefix):
         found = told(trace(TRAINER, RUNNER, end=OOM, prefix=prefix))
         assert (found.mechanism, found.component) == ("device-allocation-failure", "engine")
@@ -53,6 +54,22 @@ class TestRefusedRequests:
             found = told(trace(*calls, end=OOM))
             assert found.component != "engine"
             assert not found.advice[0].text.startswith("lower gpu_memory_utilization")
+
+    def test_an_engine_s_lines_beside_a_trainer_s_end_do_not_make_it_the_engine_s(self):
+        engine = f'(EngineCore_DP0 pid=270)   File "{RUNNER[0]}", line 9, in execute_model'
+        config = "(WorkerDict pid=77) {'rollout': {'name': 'vllm', 'gpu_memory_utilization': 0.5}}"
+        found = told(f"{engine}\n{config}\n(WorkerDict pid=77) {OOM}\n{engine}")
+        assert found.component == "trainer"
+        assert not found.advice[0].text.startswith("lower gpu_memory_utilization")
+
+    def test_an_engine_in_the_list_of_a_kill_is_not_who_was_killed(self):
+        kill = (
+            "ray.exceptions.OutOfMemoryError: 1 worker(s) were killed due to the node running low on memory. "
+            "Memory on the "
+            "node was 115.86GB / 121.69GB (0.952127)\nTop 10 memory users: PID\tMEM(GB)\tCOMMAND\n"
+            "2657\t36.77\tray::FSDPTrainRayActor.train\n3402\t2.73\tsglang::scheduler"
+        )
+        assert told(kill).component == "trainer"
 
     def test_sglang_s_settings_have_its_own_names(self):
         scheduler = ("/sgl/python/sglang/srt/managers/scheduler.py", "run_scheduler_process")

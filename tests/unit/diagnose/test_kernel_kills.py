@@ -80,7 +80,22 @@ class TestTheConstraintDecides:
         assert "whole machine" in told(GLOBAL).sentence
 
     def test_slurm_s_state_is_still_read(self):
-        assert told("4242.batch OUT_OF_MEMORY 0:125").mechanism == "cgroup-oom-kill"
+        for state in ("OUT_OF_MEMORY", "OUT_OF_ME+"):
+            assert told(f"4242.batch {state} 0:125").mechanism == "cgroup-oom-kill"
+
+    @pytest.mark.parametrize(
+        "outside",
+        [
+            "Last State: Terminated\n  Reason: OOMKilled\n  Exit Code: 137",
+            "slurmstepd: error: Detected 1 oom_kill event in StepId=4242.0. Some of the step tasks have been OOM "
+            "Killed.",
+        ],
+    )
+    @pytest.mark.parametrize("last", [False, True])
+    def test_a_counter_of_the_group_rises_at_a_kill_of_the_whole_machine_too(self, outside, last):
+        texts = (GLOBAL, outside) if last else (outside, GLOBAL)
+        assert diagnosis(*texts).answer.mechanism == "kernel-oom-kill"
+        assert diagnosis(outside, MEMCG).answer.mechanism == told(outside).mechanism == "cgroup-oom-kill"
 
 
 class TestOldKernels:
