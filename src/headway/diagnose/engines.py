@@ -105,7 +105,8 @@ def share_advice(tenant: Evidence) -> tuple[Advice, ...]:
 
 
 LATE = (
-    r"illegal memory access|IllegalAddress|misaligned address|launch failure|illegal instruction|device-side assert"
+    r"illegal memory access|IllegalAddress|misaligned address|launch failure|illegal instruction|"
+    r"device-side assert|Assertion `"
 )
 """Faults of a kernel, which a later call reports."""
 

@@ -103,11 +103,13 @@ def _advice(case: Case, claim: Claim, why: Rule, rule: Rule) -> tuple[Advice, ..
     engine = engine_of(case)
     if is_late(case):
         return (*claim.advice, *late_advice(engine))
-    if engine and case.mechanism == "device-allocation-failure" and not case.refusal.impossible:
-        own = why.advice if why.name in OF_THE_DEVICE else ()
-        return (*claim.advice, *own, *engine_advice(engine))
-    if engine and case.mechanism == "engine-exit" and why.name == "unified-memory-full":
-        return (*claim.advice, *engine_advice(engine)[1:])
+    room = engine_advice(engine) if engine else ()
+    if room and case.mechanism == "device-allocation-failure":
+        if case.refusal.impossible:
+            return (*claim.advice, room[1], *why.advice)
+        return (*claim.advice, *(why.advice if why.name in OF_THE_DEVICE else ()), *room)
+    if room and case.mechanism == "engine-exit" and why.name == "unified-memory-full":
+        return (*claim.advice, *room[1:])
     settled = why.name != NOT_ESTABLISHED and claim.grade != "open"
     return (*claim.advice, *why.advice, *(() if settled else rule.advice))
 
@@ -224,7 +226,8 @@ def _ruled_out(case: Case) -> Iterator[RuledOut]:
     wrong = next((each for each in case.evidence if each.kind in REFUSALS and _impossible(each)), None)
     if wrong is not None and case.mechanism not in REFUSED:
         because = "no machine could have served that request: its size is wrong, and it follows from what came before"
-        yield RuledOut("device-allocation-failure", because, wrong.place)
+        pool = "host" if wrong.kind.startswith("host-") else "device"
+        yield RuledOut(f"{pool}-allocation-failure", because, wrong.place)
     benign = case.first("tms-benign")
     if benign is not None and case.mechanism != "device-allocation-failure":
         yield RuledOut(

@@ -128,15 +128,35 @@ class TestPieces:
 
 
 class TestImpossibleSizes:
-    def test_after_a_time_out_the_time_out_is_the_cause(self):
-        found = told(f"{TIMEOUT}\n{BEYOND}")
+    @pytest.mark.parametrize(
+        "text",
+        [
+            BEYOND,
+            f"{OOM}300.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which 70.00 GiB is free.",
+            "RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate 70368744177664 bytes.",
+        ],
+    )
+    def test_after_a_time_out_the_time_out_is_the_cause(self, text):
+        found = told(f"{TIMEOUT}\n{text}")
         assert (found.mechanism, found.mechanism_grade) == ("collective-timeout", "proven")
         assert "Watchdog caught" in found.evidence[0].text
-        assert "device-allocation-failure" in [each.name for each in found.ruled_out]
+        pool = "host" if "CPU" in text else "device"
+        assert f"{pool}-allocation-failure" in [each.name for each in found.ruled_out]
 
     def test_a_size_that_is_possible_stays_the_root(self):
         text = f"{OOM}2.00 GiB. GPU 0 has a total capacity of 79 GiB"
         assert told(f"{TIMEOUT}\n{text}").mechanism == "device-allocation-failure"
+
+    def test_an_assertion_of_a_kernel_before_it_is_the_cause(self):
+        failed = (
+            "/pytorch/aten/src/ATen/native/cuda/Indexing.cu:1292: indexSelectLargeIndex: block: [0,0,0], thread: "
+            "[0,0,0] "
+            "Assertion `srcIndex < srcSelectDimSize` failed."
+        )
+        found = told(f"{failed}\n{BEYOND}")
+        assert found.mechanism == "python-exception"
+        assert "CUDA_LAUNCH_BLOCKING=1" in found.advice[0].text
+        assert told("test.py: Assertion `a < b` failed in my log").mechanism == "unknown"
 
     def test_an_index_error_before_it_is_the_cause(self):
         frame = f'{TRACE}  File "/home/me/data.py", line 7, in pick\n    return rows[n]\n'

@@ -92,10 +92,11 @@ SIGNS = (
             "unspecified launch failure",
             "cudaerrorillegaladdress",
             "internal assert failed",
+            "assertion `",
         ),
         r"(?:CUDA error|CUDA failure|CUDA runtime error|AcceleratorError|CUBLAS_STATUS|CUDNN_STATUS|"
         r"cudaErrorIllegalAddress|illegal memory access|device-side assert|launch failure|"
-        r"INTERNAL ASSERT FAILED)\w*:? ?(?P<what>.*)",
+        r"INTERNAL ASSERT FAILED)\w*:? ?(?P<what>.*)|\.cuh?:\d+: .{0,200}\bAssertion `.{0,200} failed",
         unless=r"out of memory|ALLOC_FAILED|CUDA error: out|may not be an issue",
         says="a call of the CUDA runtime failed; later calls report the error of an earlier one",
     ),
