@@ -17,10 +17,11 @@ _CODE = re.compile(
     rf"(?P<vllm>{VLLM})|(?P<sglang>{SGLANG})|"
     r"(?P<trainer>[/\\](?:verl|slime|miles|trl|openrlhf|megatron|deepspeed|nemo_rl|skyrl_train|areal)[/\\])"
 )
+_ENVIRONMENT = re.compile(r"[^\s\"]*(?:-packages|/lib/python3(?:\.\d+)?)/")
 START = (
-    r"warming up sampler|_dummy_(?:sampler_)?run\b|profile_run|determine_(?:num_)?available_\w+|"
-    r"initialize_(?:kv_)?cache|"
-    r"compile_or_warm_up|kernel_warmup|init_device|\bload_model\b|init_memory_pool|MHATokenToKVPool|allocate_kv|alloc_memory_pool"
+    r"warming up sampler|_dummy_(?:sampler_)?run\b|profile_run|determine_(?:num_)?available_\w+|compile_or_warm_up|"
+    r"initialize_(?:kv_)?cache|kernel_warmup|init_device|\bload_model\b|init_memory_pool|MHATokenToKVPool|"
+    r"allocate_kv|alloc_memory_pool"
 )
 """Calls by which an engine makes itself ready: weights, a trial run, the cache, its first samples."""
 OWN_WORK = ("device-allocation-failure", "python-exception", "engine-exit")
@@ -36,9 +37,21 @@ def engine_of(case: Case) -> str:
     if event is None or case.mechanism not in OWN_WORK:
         return ""
     for text in (*reversed(case.frames), event.place.text, *_calls_near(case)):
-        if (found := _CODE.search(text)) is not None:
-            return _engine(found)
+        if (owner := owner_of(text)) is not None:
+            return "" if owner == "trainer" else owner
     return ""
+
+
+def owner_of(text: str) -> str | None:
+    """Whose code a call or a message is: "vllm", "sglang" or "trainer", by the innermost folder; None of other code.
+    An environment may be called after any of them.
+
+    >>> owner_of("/envs/verl/lib/python3.10/site-packages/vllm/v1/worker/gpu_worker.py:9 load_model")
+    'vllm'
+    >>> owner_of("/envs/vllm/lib/python3.10/site-packages/torch/nn/modules/module.py:1 forward")
+    """
+    found = [match.lastgroup for match in _CODE.finditer(_ENVIRONMENT.sub("/", text))]
+    return found[-1] if found else None
 
 
 def _calls_near(case: Case) -> Iterator[str]:
@@ -52,16 +65,12 @@ def _calls_near(case: Case) -> Iterator[str]:
             yield place.text
 
 
-def _engine(found: "re.Match[str]") -> str:
-    return "" if found.lastgroup in (None, "trainer") else found.lastgroup
-
-
 def at_start(case: Case) -> bool:
     """Whether an engine was making itself ready."""
-    if not engine_of(case) or case.event is None:
+    if case.event is None or not engine_of(case):
         return False
-    calls = "\n".join((case.event.place.text, *case.frames))
-    return re.search(START, calls) is not None or (not case.frames and case.frame(START) is not None)
+    calls = (case.event.place.text, *case.frames, *_calls_near(case))
+    return any(owner_of(call) in ("vllm", "sglang") and re.search(START, call) for call in calls)
 
 
 _SHARE = {"vllm": "gpu_memory_utilization", "sglang": "--mem-fraction-static"}

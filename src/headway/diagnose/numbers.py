@@ -92,7 +92,7 @@ class Refusal(Struct, frozen=True, dict=True):
 
         >>> refusal("GPU 2 has a total capacity of 39.39 GiB of which 10.00 MiB is free. Process 4242 has 39.36 GiB "
         ...     "memory in use. Of the allocated memory 38.40 GiB is allocated by PyTorch").itself
-        (4242, 42262478684)
+        (4242, 42262478193)
         """
         own = self.reserved if self.used is None else self.used
         if own is None:

@@ -55,6 +55,18 @@ class TestRefusedRequests:
             assert found.component != "engine"
             assert not found.advice[0].text.startswith("lower gpu_memory_utilization")
 
+    @pytest.mark.parametrize("environment", ["verl", "vllm", "sglang", "openrlhf"])
+    def test_the_name_of_an_environment_says_nothing(self, environment):
+        packages = f"/opt/conda/envs/{environment}/lib/python3.10/site-packages"
+        engine = (f"{packages}/vllm/v1/worker/gpu_model_runner.py", "execute_model")
+        inside = (f"{packages}/torch/nn/modules/module.py", "_call_impl")
+        assert told(trace(TRAINER, engine, inside, end=OOM)).component == "engine"
+        assert told(trace(("/home/me/train.py", "main"), inside, end=OOM)).component != "engine"
+
+    def test_an_engine_s_traceback_before_it_is_another(self):
+        earlier = trace(RUNNER, end="ValueError: a request was too long")
+        assert told(f"{earlier}\n{trace(('/home/me/train.py', 'main'), end=OOM)}").component != "engine"
+
     def test_an_engine_s_lines_beside_a_trainer_s_end_do_not_make_it_the_engine_s(self):
         engine = f'(EngineCore_DP0 pid=270)   File "{RUNNER[0]}", line 9, in execute_model'
         config = "(WorkerDict pid=77) {'rollout': {'name': 'vllm', 'gpu_memory_utilization': 0.5}}"

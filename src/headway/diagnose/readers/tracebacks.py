@@ -27,8 +27,8 @@ NATIVE = re.compile(r"\.(?:cc|cpp|cxx|cu|hpp|h):\d+[:\]]")
 """A line of a C++ log, whose errors are statuses, not exceptions."""
 LIBRARY = re.compile(
     r"site-packages|dist-packages|/lib/python|<frozen|/(?:slime|miles|verl|trl|openrlhf|megatron|Megatron-LM|"
-    r"sglang|vllm|ray|torch|"
-    r"transformers|nemo_rl|deepspeed)/",
+    r"sglang|vllm|ray|torch|transformers|nemo_rl|deepspeed|skyrl\w*|areal|axolotl|unsloth\w*|llamafactory|"
+    r"open_instruct|prime_rl|swift|torchtune|torchtitan|rllm|rlinf|xtuner|accelerate|peft|datasets|lightning)/",
     re.IGNORECASE,
 )
 """A file that is none of the user's own."""
@@ -70,8 +70,10 @@ def read_error(line: Line) -> Evidence | None:
     error, native = _ERROR.search(text), NATIVE.search(text)
     if error is None or (native is not None and native.start() < error.start()):
         return None
-    mine = [before for _, before in line.before if line.process.pid is None or f"pid={line.process.pid}" in before]
-    plain = [without_prefix(before) for before in mine]
+    own = f"pid={line.process.pid}" if line.text.lstrip().startswith("(") and line.process.pid is not None else ""
+    plain = [without_prefix(before) for _, before in line.before if own in before]
+    last = max((n for n, each in enumerate(plain) if "Traceback (most recent call last)" in each), default=0)
+    plain = plain[last:]
     return _evidence("python-error", line, error, _frames(plain), line.after, _above(plain))
 
 
