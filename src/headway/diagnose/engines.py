@@ -73,6 +73,8 @@ def at_start(case: Case) -> bool:
     return any(owner_of(call) in ("vllm", "sglang") and re.search(START, call) for call in calls)
 
 
+PREFIXED = ("slime", "miles")
+"""Systems whose flags for SGLang begin with --sglang-."""
 _SHARE = {"vllm": "gpu_memory_utilization", "sglang": "--mem-fraction-static"}
 _REQUESTS = {
     "vllm": "max_num_seqs (the sampler's logits are that many x vocabulary) and max_num_batched_tokens",
@@ -84,20 +86,23 @@ _GRAPHS = {
 }
 
 
-def engine_advice(engine: str) -> tuple[Advice, ...]:
-    """What gives an engine room on its device, in its own settings.
+def engine_advice(engine: str, system: str = "") -> tuple[Advice, ...]:
+    """What gives an engine room on its device, in its own settings: its share, its requests, its graphs. With the
+    prefix of a `system` that passes them on under one.
 
-    >>> engine_advice("sglang")[0].text
-    'lower --mem-fraction-static: weights and KV cache take that share, and all else needs the rest'
+    >>> engine_advice("sglang", "slime")[0].text
+    'lower --sglang-mem-fraction-static: weights and KV cache take that share, and all else needs the rest'
     """
+    prefix = "--sglang-" if system in PREFIXED else "--"
+    share, requests, graphs = (name[engine].replace("--", prefix) for name in (_SHARE, _REQUESTS, _GRAPHS))
     return (
         Advice(
-            f"lower {_SHARE[engine]}: weights and KV cache take that share, and all else needs the rest",
+            f"lower {share}: weights and KV cache take that share, and all else needs the rest",
             "room for activations, samples, graphs and NCCL",
             "a smaller cache: fewer requests at once",
         ),
-        Advice(f"lower {_REQUESTS[engine]}", "smaller activations and logits", "less throughput"),
-        Advice(f"fewer CUDA graphs ({_GRAPHS[engine]})", "less memory beside the cache", "slower decoding"),
+        Advice(f"lower {requests}", "smaller activations and logits", "less throughput"),
+        Advice(f"fewer CUDA graphs ({graphs})", "less memory beside the cache", "slower decoding"),
     )
 
 
@@ -122,8 +127,11 @@ LATE = (
 
 def is_late(case: Case) -> bool:
     """Whether an exception is a kernel's fault, so that the call that it shows may be a later one."""
-    if case.event is None or case.mechanism != "python-exception":
+    if case.event is None or case.mechanism not in ("python-exception", "engine-exit"):
         return False
+    if case.mechanism == "engine-exit":
+        fault = case.words("cuda-error", LATE)
+        return fault is not None and fault.place in case.around
     said = f"{case.event.fields.get('message', '')} {case.event.place.text}"
     return re.search(LATE, said) is not None
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from headway.diagnose.case import Case
 from headway.diagnose.causes import NOT_ESTABLISHED, UNKNOWN, family
-from headway.diagnose.engines import engine_advice, engine_of, is_late, late_advice
+from headway.diagnose.engines import engine_advice, engine_of, is_late, late_advice, owner_of
 from headway.diagnose.evidence import RANK, Evidence, Grade, Place
 from headway.diagnose.finding import Candidate, Finding, RuledOut
 from headway.diagnose.incidents import REFUSED, Incident, incidents
@@ -38,7 +38,7 @@ BOX = "black-box"
 """The name of the source that a black box's own lines stand in."""
 _COMPONENTS = (
     ("engine", r"sglang|vllm|enginecore|rolloutengine|scheduler_TP|detokenizer|asyncllm"),
-    ("trainer", r"train(?!ing progress)|megatron|fsdp|actor.?worker|workerdict|policy|critic|reference"),
+    ("trainer", r"(?<!cons)train(?!ing progress)|megatron|fsdp|actor.?worker|workerdict|policy|critic|reference"),
     ("reward", r"reward|verifier|judge"),
     ("data", r"dataloader|data_?source|buffer"),
     ("rollout", r"rollout|generate|agent_?loop"),
@@ -93,7 +93,7 @@ def _finding(
     return _with_sentence(made, case)
 
 
-OF_THE_DEVICE = ("device-graph-capture", "device-other-process", "device-wakeup", "unified-memory-full")
+OF_THE_DEVICE = ("device-other-process", "device-wakeup", "unified-memory-full")
 """Causes whose advice holds for an engine as it stands."""
 
 
@@ -103,10 +103,12 @@ def _advice(case: Case, claim: Claim, why: Rule, rule: Rule) -> tuple[Advice, ..
     engine = engine_of(case)
     if is_late(case):
         return (*claim.advice, *late_advice(engine))
-    room = engine_advice(engine) if engine else ()
+    room = engine_advice(engine, case.settings.system) if engine else ()
     if room and case.mechanism == "device-allocation-failure":
         if case.refusal.impossible:
             return (*claim.advice, room[1], *why.advice)
+        if why.name == "device-graph-capture":
+            return (*claim.advice, *room[::-1])
         return (*claim.advice, *(why.advice if why.name in OF_THE_DEVICE else ()), *room)
     if room and case.mechanism == "engine-exit" and why.name == "unified-memory-full":
         return (*claim.advice, *room[1:])
@@ -165,8 +167,9 @@ def _weighed(
     """A mechanism after what a black box's kernel lines and a group's own counters say of it."""
     victims = (each for each in evidence if each.kind == "kernel-victim" and PurePath(each.place.file).name == BOX)
     named = [each for each in victims if re.search(rf"\b{each.fields['pid']}\b", event.place.text)]
-    if name == "sigkill-class" and named and "Memory cgroup" in named[0].place.text:
-        return "cgroup-oom-kill", "proven", [named[0].place]
+    limit = next((each.place for each in named if re.search("Memory cgroup|CONSTRAINT_MEMCG", each.place.text)), None)
+    if name == "sigkill-class" and limit is not None:
+        return "cgroup-oom-kill", "proven", [limit]
     counted = [each for each in evidence if each.kind == "cgroup-kills"]
     kills = [each for each in counted if (each.number("count") or 0) > 0]
     if name == "sigkill-class" and kills:
@@ -286,7 +289,8 @@ def _component(case: Case) -> str:
     own = _process(case) if told else case.event.line.process.name
     created = case.first("ray-creation-error")
     said = (case.event.place.text, created.place.text if created is not None and created.place in case.around else "")
-    for text in (own, killed, frames, *(each[:200] for each in said)):
+    framework = next((call for call in reversed(case.frames) if owner_of(call) == "trainer"), "")
+    for text in (own, killed, frames, framework, *(each[:200] for each in said)):
         for name, pattern in _COMPONENTS:
             if text and re.search(pattern, text, re.IGNORECASE):
                 return name

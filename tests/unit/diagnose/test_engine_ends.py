@@ -119,6 +119,20 @@ class TestRefusedRequests:
         assert (found.cause, found.component) == ("device-logits", "engine")
         assert "--mem-fraction-static" in found.advice[0].text
 
+    def test_graphs_come_first_where_they_were_captured(self):
+        runner = ("/sgl/python/sglang/srt/model_executor/cuda_graph_runner.py", "capture_one_batch_size")
+        found = told(trace(runner, end=f"Exception: Capture cuda graph failed: {OOM}"))
+        assert (found.cause, found.component) == ("device-graph-capture", "engine")
+        assert "--cuda-graph-max-bs" in found.advice[0].text
+
+    def test_slime_passes_the_settings_on_under_a_prefix(self):
+        scheduler = ("/sgl/python/sglang/srt/managers/scheduler.py", "run_batch")
+        text = trace(scheduler, end=OOM)
+        assert (
+            "--sglang-mem-fraction-static" in diagnosis(text, settings=Settings(system="slime")).answer.advice[0].text
+        )
+        assert "--sglang-" not in told(text).advice[0].text
+
     @pytest.mark.parametrize("text", ["Failed to CUDA malloc 4194304 bytes", "Cuda failure 2 'out of memory'"])
     def test_nccl_beside_a_full_engine(self, text):
         line = f"node:270:270 [0] include/alloc.h:103 NCCL WARN {text}"
@@ -171,6 +185,11 @@ class TestFreeMemoryAtTheStart:
     def test_others_come_and_go_while_it_measures(self, text):
         assert (told(text).mechanism, told(text).cause) == ("engine-exit", "device-other-process")
 
+    def test_an_engine_that_makes_itself_ready_there(self):
+        text = trace((f"{VLLM}/v1/worker/gpu_worker.py", "determine_available_memory"), end=OOM)
+        assert "buff/cache" in told(text.replace("79.15", "121.69")).advice[0].text
+        assert "buff/cache" not in told(text).advice[0].text
+
     def test_a_refused_request_on_such_a_machine_names_it_too(self):
         found = told(OOM.replace("79.15", "121.69"))
         assert found.cause == "unified-memory-full"
@@ -188,6 +207,15 @@ class TestFaultsThatAreReportedLate:
         assert "CUDA_LAUNCH_BLOCKING=1" in found.advice[0].text
         assert "enforce_eager" in found.advice[0].text
         assert not [each for each in found.advice if "your own code" in each.text]
+
+    def test_in_an_engine_s_own_words(self):
+        scheduler = ("/sgl/python/sglang/srt/managers/scheduler.py", "event_loop")
+        text = "[2025-03-01 10:00:00 TP0] Scheduler hit an exception: " + trace(scheduler, end="{}")
+        found = told(text.format(f"torch.AcceleratorError: {FAULT}\n{LATE}"))
+        assert (found.mechanism, found.cause) == ("engine-exit", "library-fault")
+        assert "CUDA_LAUNCH_BLOCKING=1" in found.advice[0].text
+        assert "--disable-cuda-graph" in found.advice[0].text
+        assert "CUDA_LAUNCH_BLOCKING=1" not in told(text.format("KeyError: 'x'")).advice[0].text
 
     def test_in_a_trainer(self):
         found = told(

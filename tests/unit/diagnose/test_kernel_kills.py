@@ -79,6 +79,12 @@ class TestTheConstraintDecides:
         assert f"the memory nodes that its {said} allows ran out" in found.sentence
         assert "whole machine" in told(GLOBAL).sentence
 
+    @pytest.mark.parametrize(("text", "process"), [(GLOBAL, "python3 pid 777"), (MEMCG, "ray::Trainer pid 4242")])
+    def test_the_constraint_s_line_names_the_process_too(self, text, process):
+        found = told(lines(text, "constraint="))
+        assert found.process == process
+        assert found.component == ("trainer" if "Trainer" in process else "")
+
     def test_slurm_s_state_is_still_read(self):
         for state in ("OUT_OF_MEMORY", "OUT_OF_ME+"):
             assert told(f"4242.batch {state} 0:125").mechanism == "cgroup-oom-kill"

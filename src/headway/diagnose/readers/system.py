@@ -106,6 +106,13 @@ SIGNS = (
         says="whom the kernel killed",
     ),
     Sign(
+        "kernel-victim",
+        "context",
+        ("oom-kill:constraint",),
+        r"oom-kill:constraint=.{0,400}\btask=(?P<name>[^,]+),pid=(?P<pid>\d+)",
+        says="whom the kernel is about to kill",
+    ),
+    Sign(
         "kernel-invoked",
         "context",
         ("invoked oom-killer",),

@@ -3,6 +3,7 @@
 from headway.diagnose.case import Case
 from headway.diagnose.engines import PAGE_CACHE, at_start, share_advice
 from headway.diagnose.rules import settle
+from headway.diagnose.rules.causes.unified_memory_full import is_unified
 from headway.diagnose.rules.rule import Advice, Claim, Rule
 
 TIGHT = 0.9
@@ -12,7 +13,8 @@ TIGHT = 0.9
 def _find(case: Case) -> Claim | None:
     if case.mechanism == "device-allocation-failure" and case.event is not None and at_start(case):
         because = "the engine was making itself ready: beside weights and cache its share leaves no room for that"
-        return Claim("supported", because, (case.event.place,))
+        cache = (PAGE_CACHE,) if is_unified(case, case.refusal.total) else ()
+        return Claim("supported", because, (case.event.place,), cache)
     if case.mechanism not in {"engine-exit", "python-exception"}:
         return None
     tenant = case.first("engine-other-tenant")
