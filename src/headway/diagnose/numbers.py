@@ -15,7 +15,7 @@ _UNITS = {
 """torch and Ray write GB for GiB in their older messages."""
 _SIZE = r"(\d[\d.]*) ?([KMGTPE]i?B|bytes)"
 _ASKED = re.compile(rf"(?:[Tt]r(?:ied|ying) to|[Uu]nable to) allocate (?:more than )?{_SIZE}")
-_TOTAL = re.compile(rf"total capacity of {_SIZE}|{_SIZE} total capacity")
+_TOTAL = re.compile(rf"total capaci?ty of {_SIZE}|{_SIZE} total capacity")
 _FREE = re.compile(rf"of which {_SIZE} is free|; {_SIZE} free")
 _USED = re.compile(rf"this process has {_SIZE}")
 _ALLOCATED = re.compile(rf"{_SIZE} is allocated by PyTorch|{_SIZE} already allocated|allocated memory {_SIZE}")
@@ -139,6 +139,11 @@ class Refusal(Struct, frozen=True, dict=True):
         return None if self.asked is None or vocab <= 0 else self.asked / (vocab * itemsize)
 
 
+def _known(size: int | None) -> int | None:
+    """What a process holds; None where the driver does not know it, as in WSL, and torch prints 2^64 bytes."""
+    return None if size is None or size >= BEYOND else size
+
+
 def refusal(text: str) -> Refusal:
     """Read the message, of any version."""
     allocated, spare = _bytes(_ALLOCATED.search(text)), _bytes(_RESERVED.search(text) or _CACHED.search(text))
@@ -146,9 +151,10 @@ def refusal(text: str) -> Refusal:
     if spare is None and reserved is not None and allocated is not None:
         spare = max(0, reserved - allocated)
     listed = {int(m[1][:12]): _size(m[2], m[3]) or 0 for m in _LISTED.finditer(text)}
+    used = _bytes(_USED.search(text))
     return Refusal(
         _bytes(_ASKED.search(text)), _bytes(_TOTAL.search(text)), _bytes(_FREE.search(text)),
-        _bytes(_USED.search(text)), allocated, spare, tuple(listed.items()),
+        _known(used), allocated, spare, tuple((pid, size) for pid, size in listed.items() if _known(size)),
         _bytes(_ALLOWED.search(text)),
     )  # fmt: skip
 

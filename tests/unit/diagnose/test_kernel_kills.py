@@ -2,6 +2,8 @@
 
 import pytest
 
+from headway.diagnose.settings import Settings
+
 from .told import diagnosis, told
 
 GLOBAL = """\
@@ -104,6 +106,20 @@ class TestTheConstraintDecides:
         assert diagnosis(outside, MEMCG).answer.mechanism == told(outside).mechanism == "cgroup-oom-kill"
 
 
+class TestOtherWords:
+    def test_the_process_that_asked_is_killed_itself(self):
+        line = "[5.100000] Out of memory (oom_kill_allocating_task): Killed process 7 (python3) total-vm:9kB"
+        assert (told(line).mechanism, told(line).mechanism_grade) == ("kernel-oom-kill", "proven")
+        assert told(line.replace("Out of memory", "Memory cgroup out of memory")).mechanism == "cgroup-oom-kill"
+
+    def test_a_machine_of_one_memory(self):
+        found = diagnosis(GLOBAL, settings=Settings(unified=True)).answer
+        assert (found.mechanism, found.cause, found.cause_grade) == (
+            "kernel-oom-kill", "unified-memory-full", "supported",
+        )  # fmt: skip
+        assert diagnosis(MEMCG, settings=Settings(unified=True)).answer.cause == "not-established"
+
+
 class TestOldKernels:
     def test_a_group_s_kill(self):
         found = told(
@@ -135,6 +151,7 @@ class TestALineWithoutItsReason:
         "line",
         [
             "[99.500000] Killed process 911 (python3) total-vm:20255636kB, anon-rss:466160kB, file-rss:13684kB",
+            "[99.550000] Tasks in /kubepods/pod7 are going to be killed due to memory.oom.group set",
             "[99.600000] oom_reaper: reaped process 911 (python3), now anon-rss:0kB, file-rss:0kB, shmem-rss:0kB",
         ],
     )

@@ -85,6 +85,12 @@ class TestTheProcessItself:
     def test_on_unified_memory_the_rest_is_the_host_s(self):
         assert told(device(121.69, 1, 40, 1, own=43)).cause == "unified-memory-full"
 
+    def test_a_size_that_the_driver_does_not_know(self):
+        text = device(8, 0.1, 7, 0.2, own=2**34)
+        assert refusal(text).held == refusal(text).reserved
+        assert "17179869184" not in told(text).because
+        assert refusal(device(8, 0.1, 7, 0.2, 2**34)).others == 0
+
     def test_a_limit_that_the_run_set_to_torch(self):
         text = (
             "CUDA out of memory. Tried to allocate 8.00 GiB. GPU 0 has a total capacity of 47.37 GiB of which "
@@ -125,6 +131,11 @@ class TestPieces:
     def test_the_wordings_of_older_torch(self, text, pieces):
         found = told(f"RuntimeError: CUDA out of memory. Tried to allocate 1.00 GiB (GPU 0; {text})")
         assert (found.cause == "device-fragmentation") == bool(pieces)
+
+
+def test_the_word_as_torch_2_1_wrote_it():
+    text = device(79.15, 1, 24, 1, 52, own=25)
+    assert refusal(text.replace("capacity", "capacty")) == refusal(text)
 
 
 class TestImpossibleSizes:

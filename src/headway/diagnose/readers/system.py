@@ -69,9 +69,8 @@ SIGNS = (
             "memory cgroup out of memory",
             "constraint_memcg",
             "killed as a result of limit of",
-            "memory.oom.group set",
         ),
-        r"Memory cgroup out of memory|CONSTRAINT_MEMCG|as a result of limit of|due to memory\.oom\.group set",
+        r"Memory cgroup out of memory|CONSTRAINT_MEMCG|as a result of limit of",
         says="the kernel killed a process because its memory cgroup reached its limit",
     ),
     Sign(
@@ -85,16 +84,24 @@ SIGNS = (
     Sign(
         "kernel-oom",
         "end",
-        ("out of memory: kill", "constraint_none", "constraint_cpuset", "constraint_memory_policy"),
-        r"(?<!cgroup )out of memory: Kill|constraint=CONSTRAINT_(?:NONE|(?P<nodes>CPUSET|MEMORY_POLICY))",
+        (
+            "out of memory: kill",
+            "out of memory (oom_kill",
+            "constraint_none",
+            "constraint_cpuset",
+            "constraint_memory_policy",
+        ),
+        r"(?<!cgroup )out of memory(?: \(oom_kill_allocating_task\))?: Kill|constraint=CONSTRAINT_(?:NONE|"
+        r"(?P<nodes>CPUSET|MEMORY_POLICY))",
         unless=r"cgroup out of memory",
         says="the kernel killed a process because the machine, or what of it the process may use, ran out of memory",
     ),
     Sign(
         "kernel-killed",
         "end",
-        ("killed process", "oom_reaper: reaped"),
-        r"\bKilled process \d+.{0,60}\b(?:total-vm|anon-rss):|oom_reaper: reaped process",
+        ("killed process", "oom_reaper: reaped", "memory.oom.group set"),
+        r"\bKilled process \d+.{0,60}\b(?:total-vm|anon-rss):|oom_reaper: reaped process|"
+        r"due to memory\.oom\.group set",
         unless=r"out of memory",
         says="the kernel killed a process for memory; whether a cgroup's or the machine's is not said in this line",
     ),

@@ -47,6 +47,9 @@ def _find(case: Case) -> Claim | None:
     if case.mechanism == "device-allocation-failure" and total is not None:
         return _refused(case, total)
     kill = case.kill
+    if kill is None and case.event is not None and case.event.kind == "kernel-oom" and case.settings.unified:
+        because = "the machine that ran out is the one pool of CPU and GPU, and device memory is in no process's size"
+        return Claim("supported", because, (case.event.place,))
     if (
         case.mechanism not in {"ray-memory-monitor", "kernel-oom-kill", "cgroup-oom-kill"}
         or kill is None
