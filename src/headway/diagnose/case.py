@@ -33,6 +33,11 @@ MESSAGE = 12
 """Lines over which a message may be spread."""
 
 
+def _goes_on(text: str) -> bool:
+    """Whether a line is more of torch's message above it."""
+    return refusal(text).asked is None and ("PyTorch" in text or "memory in use" in text)
+
+
 class Case(Struct, frozen=True, dict=True):
     """One end of one run. `event` is the evidence that shows how it ended; None where nothing does."""
 
@@ -101,8 +106,9 @@ class Case(Struct, frozen=True, dict=True):
     def refusal(self) -> Refusal:
         """The numbers of torch's message: of the event, else of the first one around it with what stands below."""
         own = refusal(self.event.place.text) if self.event else Refusal()
-        if own.asked is not None and (own.total is not None or own.impossible):
-            return own
+        if self.event is not None and own.asked is not None and (own.total is not None or own.impossible):
+            rest = takewhile(_goes_on, (text for _, text in self.event.line.after[:MESSAGE]))
+            return own if own.allocated is not None else refusal("\n".join((self.event.place.text, *rest)))
         texts = [place.text for place in self.around]
         first = next((number for number, text in enumerate(texts) if refusal(text).asked is not None), None)
         if first is None:

@@ -85,6 +85,31 @@ class TestTheProcessItself:
     def test_on_unified_memory_the_rest_is_the_host_s(self):
         assert told(device(121.69, 1, 40, 1, own=43)).cause == "unified-memory-full"
 
+    @pytest.mark.parametrize(
+        ("asked", "total", "free", "who", "held", "allocated", "spare"),
+        [
+            ("224.00 MiB", "14.75 GiB", "11.06 MiB", "Process 3258", "14.73 GiB", "14.04 GiB", "509.85 MiB"),
+            ("1.15 GiB", "23.69 GiB", "912.81 MiB", "Process 454738", "22.79 GiB", "21.50 GiB", "1001.89 MiB"),
+            ("102.00 MiB", "39.38 GiB", "29.81 MiB", "this process", "39.32 GiB", "37.54 GiB", "1.12 GiB"),
+            ("1.25 GiB", "15.77 GiB", "281.12 MiB", "this process", "15.49 GiB", "15.04 GiB", "4.72 MiB"),
+        ],
+    )
+    @pytest.mark.parametrize("wrapped", ["", "\n"])
+    def test_full_devices_in_containers_and_beside_none(
+        self, asked, total, free, who, held, allocated, spare, wrapped
+    ):  # fmt: skip
+        text = (
+            f"CUDA out of memory. Tried to allocate {asked}. GPU 0 has a total capacty of {total} of which {free} is "
+            f"free. {wrapped}{who} has {held} memory in use. {wrapped}Of the allocated memory {allocated} is "
+            f"allocated "
+            f"by PyTorch, and {spare} is reserved by PyTorch but unallocated.{HINT}"
+        )
+        found = told(text)
+        assert (found.cause, found.cause_grade) == ("device-activations", "open")
+        assert f"this process fills the device itself: {held} of {total}" in found.because
+        names = {each.name for each in found.candidates}
+        assert not names & {"device-other-process", "device-fragmentation"}
+
     def test_a_size_that_the_driver_does_not_know(self):
         text = device(8, 0.1, 7, 0.2, own=2**34)
         assert refusal(text).held == refusal(text).reserved

@@ -40,6 +40,8 @@ def _find(case: Case) -> Claim | None:
 def _allowance(case: Case) -> Claim | None:
     """A share of the device that the run set as torch's limit, with room beside it."""
     found = case.refusal
+    if case.event is not None and "per_process_memory_fraction" in case.event.place.text:
+        return Claim("supported", "the message names the limit that the run set to torch", (case.event.place,))
     if found.allowed is None or found.asked is None or case.event is None or (found.free or 0) < found.asked:
         return None
     because = (
