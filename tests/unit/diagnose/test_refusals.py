@@ -279,13 +279,27 @@ class TestTextsOfOwnCode:
         )
 
     @pytest.mark.parametrize(
-        "line", ["raise e", "raise", 'raise RuntimeError(f"failed: {e}")', 'raise RuntimeError("x") from e']
+        "line",
+        [
+            "raise e",
+            "raise",
+            "raise RuntimeError(text)",
+            'raise RuntimeError(f"failed: {e}")',
+            'raise RuntimeError("x") from e',
+        ],
     )
     def test_what_raises_a_caught_one_again_is(self, line):
         frame = f'{TRACE}  File "/home/me/train.py", line 88, in check\n    {line}\n'
         assert told(f"{frame}torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.").mechanism == (
             "device-allocation-failure"
         )
+
+    def test_an_assertion_with_words_of_its_own(self):
+        frame = (
+            f'{TRACE}  File "/home/me/train.py", line 88, in check\n    assert fits, "CUDA out of memory is near"\n'
+        )
+        found = told(f"{frame}AssertionError: CUDA out of memory is near")
+        assert (found.mechanism, found.cause) == ("python-exception", "user-code-error")
 
     def test_a_refusal_below_the_user_s_text_stays_the_root(self):
         frame = f'{TRACE}  File "/home/me/train.py", line 80, in f\n    x = torch.empty(n)\n'

@@ -7,7 +7,7 @@ from headway.diagnose.sign import Sign
 
 _ADVICE = (
     r"may not be an issue|^\s*(?:If reserved|See documentation|PYTORCH_\w*ALLOC_CONF=)|"
-    r"^\s*(?:except|raise|import|from|#)\b|\bif (?:the |you |it |an? )?.{0,40}out of memory"
+    r"^\s*(?:except|raise|assert|import|from|#)\b|\bif (?:the |you |it |an? )?.{0,40}out of memory"
 )
 
 SIGNS = (
@@ -192,7 +192,7 @@ SIGNS = (
         r"\bMemoryError\b|std::bad_alloc|bad_array_new_length|Unable to allocate [\d.]+ ?[KMGTPE]i?B|"
         r"Cannot allocate memory|"
         r"can't allocate memory|Errno 12|(?:re)?alloc of size \d+ failed|DefaultCPUAllocator: not enough",
-        unless=r"CUDA|^\s*raise\b|except \w*MemoryError|\bGPU\b|shm_open|OutOfMemoryError",
+        unless=r"CUDA|^\s*(?:raise|assert)\b|except \w*MemoryError|\bGPU\b|shm_open|OutOfMemoryError",
         says="a request for host memory was refused; nobody killed the process",
     ),
     Sign(

@@ -32,8 +32,11 @@ LIBRARY = re.compile(
     re.IGNORECASE,
 )
 """A file that is none of the user's own."""
-_RAISED = re.compile(r"^\s*raise \w[\w.]*\((?!.*\b(?:e|ex|exc|err|error)\b[!)}])(?!.*\) from \w)")
-"""A source line that makes an exception, with words of its own: none that raises a caught one again."""
+_RAISED = re.compile(
+    r"^\s*(?:raise \w[\w.]*\((?:\s*$|(?=.*[\"']))(?!.*\b(?:e|ex|exc|err|error)\b[!)}])(?!.*\) from \w)|"
+    r"assert\b.*[\"'])"
+)
+"""A source line that makes an exception with words of its own: none that raises a caught one again."""
 _MARKERS = re.compile(r"^[\s~^]*$")
 CAUGHT = re.compile(
     r"^\s*(?:#|except|raise |from |import )|(?:Ignoring|ignored|Retry|WARNING|WARN\b|caught|will retry|non-fatal)",
