@@ -24,7 +24,7 @@ START = (
     r"allocate_kv|alloc_memory_pool"
 )
 """Calls by which an engine makes itself ready: weights, a trial run, the cache, its first samples."""
-OWN_WORK = ("device-allocation-failure", "python-exception", "engine-exit")
+OWN_WORK = ("device-allocation-failure", "python-exception", "engine-exit", "native-crash")
 """Ends that a process brings about by its own calls."""
 NEAR = 40
 """Lines around an event in which its code is looked for, where its own traceback names none."""
@@ -126,10 +126,10 @@ LATE = (
 
 
 def is_late(case: Case) -> bool:
-    """Whether an exception is a kernel's fault, so that the call that it shows may be a later one."""
-    if case.event is None or case.mechanism not in ("python-exception", "engine-exit"):
+    """Whether an end is a kernel's fault, so that the call that it shows may be a later one."""
+    if case.event is None or case.mechanism not in ("python-exception", "engine-exit", "native-crash"):
         return False
-    if case.mechanism == "engine-exit":
+    if case.mechanism != "python-exception":
         fault = case.words("cuda-error", LATE)
         return fault is not None and fault.place in case.around
     said = f"{case.event.fields.get('message', '')} {case.event.place.text}"

@@ -217,6 +217,19 @@ class TestFaultsThatAreReportedLate:
         assert "--disable-cuda-graph" in found.advice[0].text
         assert "CUDA_LAUNCH_BLOCKING=1" not in told(text.format("KeyError: 'x'")).advice[0].text
 
+    def test_as_the_watchdog_s_abort(self):
+        text = (
+            f"{trace(RUNNER, end='TimeoutError: x')}\n[rank2]:[E626 23:10:17.92 ProcessGroupNCCL.cpp:1896] [PG ID "
+            f"2 Rank 2] "
+            f"Process group watchdog thread terminated with exception: {FAULT}\n{LATE}\n"
+            "terminate called after throwing an instance of 'c10::DistBackendError'\n"
+            f"  what():  [PG ID 2 Rank 2] Process group watchdog thread terminated with exception: {FAULT}"
+        )
+        found = told(text)
+        assert found.mechanism == "native-crash"
+        assert "CUDA_LAUNCH_BLOCKING=1" in found.advice[0].text
+        assert "CUDA_LAUNCH_BLOCKING=1" not in told("terminate called without an active exception").advice[0].text
+
     def test_in_a_trainer(self):
         found = told(
             trace(("/root/verl/verl/workers/actor/dp_actor.py", "update"), end=f"RuntimeError: {FAULT}\n{LATE}")
