@@ -148,7 +148,9 @@ class TestRefusedRequests:
 
 
 class TestFreeMemoryAtTheStart:
-    @pytest.mark.parametrize(("free", "total"), [("31.60", "121.69"), ("2.6", "121.63"), ("40.10", "119.70")])
+    @pytest.mark.parametrize(
+        ("free", "total"), [("31.60", "121.69"), ("2.6", "121.63"), ("40.10", "119.70"), ("9", "122.8")]
+    )
     def test_on_unified_memory_the_page_cache_is_named(self, free, total):
         found = told(FREE.format(free, total))
         assert (found.mechanism, found.cause, found.cause_grade) == (

@@ -138,6 +138,13 @@ class TestOldKernels:
         assert (found.mechanism, found.mechanism_grade) == ("kernel-oom-kill", "proven")
         assert found.process == "python3 pid 911"
 
+    def test_the_group_s_numbers_before_it(self):
+        found = told(
+            "Memory cgroup stats for /kubepods/pod9: cache:32KB rss:524188KB rss_huge:370688KB\n"
+            "Killed process 911 (python3) total-vm:20255636kB, anon-rss:466160kB, file-rss:13684kB"
+        )
+        assert (found.mechanism, found.mechanism_grade) == ("cgroup-oom-kill", "supported")
+
     def test_the_limit_s_line_before_it(self):
         found = told(
             "Task in /docker/4d killed as a result of limit of /docker/4d\n"

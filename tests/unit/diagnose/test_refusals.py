@@ -62,6 +62,11 @@ class TestTheProcessItself:
         assert (found.itself and found.itself[0]) == itself
         assert round(found.others / 2**30) == others
 
+    def test_a_full_device_at_the_optimizer_s_step_is_not_full_of_activations(self):
+        text = device(79.15, 1, 76, 0.5, own=77.9)
+        assert told(f"{text}\n    self.optimizer.step()").cause == "not-established"
+        assert told(text).cause == "device-activations"
+
     def test_another_process_that_holds_more_is_still_the_cause(self):
         for text in (
             device(79.15, 1, 24, 1, 52),

@@ -76,8 +76,9 @@ SIGNS = (
     Sign(
         "kernel-cgroup-frame",
         "end",
-        ("mem_cgroup_out_of_memory", "try_charge", "mem_cgroup_oom_synchronize"),
-        r"\b(?:mem_cgroup_out_of_memory|try_charge(?:_memcg)?|mem_cgroup_oom_synchronize)(?:\.\w+)*\+0x",
+        ("mem_cgroup_out_of_memory", "try_charge", "mem_cgroup_oom_synchronize", "memory cgroup stats for"),
+        r"Memory cgroup stats for|\b(?:mem_cgroup_out_of_memory|try_charge(?:_memcg)?|"
+        r"mem_cgroup_oom_synchronize)(?:\.\w+)*\+0x",
         unless=r"\? \w+(?:\.\w+)*\+0x",
         says="the kernel's search for a victim began in a memory cgroup's charge",
     ),

@@ -16,6 +16,10 @@ FULL = 0.85
 """Share of a device above which it is full of this process's own."""
 
 
+ELSEWHERE = ("load", "step", "save", "sync", "sleep", "wake")
+"""Phases whose requests are no activations."""
+
+
 def _find(case: Case) -> Claim | None:
     if case.mechanism != "device-allocation-failure" or case.event is None or case.refusal.impossible:
         return None
@@ -33,6 +37,8 @@ def _full(case: Case) -> Claim | None:
     """A device that this process fills itself, without pieces: less per micro-batch is what makes room."""
     found = case.refusal
     if found.held is None or not found.total or found.held < FULL * found.total or case.event is None:
+        return None
+    if case.phase in ELSEWHERE:
         return None
     share = f"{format_bytes(found.held)} of {format_bytes(found.total)}, {100 * found.held / found.total:.0f} %"
     if found.itself is not None and found.used is None:

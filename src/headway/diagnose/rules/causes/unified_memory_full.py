@@ -12,17 +12,26 @@ STORE = 0.3
 """Share of memory that Ray's object store takes at most by default: shared memory, which is in no process either."""
 
 
-def unified_machine(total: int, tolerance: float) -> str:
+ONE_POOL = (118 * GIB, 128 * GIB)
+"""Sizes that devices report on machines of 128 GB for CPU and GPU (GB10 119.7 to 121.7 GiB, Thor 122.8): no CUDA
+device with a memory of its own has one of them."""
+
+
+ALIKE = 0.004
+"""Share by which a node's size may differ from that of a machine of the table."""
+
+
+def unified_machine(total: int) -> str:
     """The machine of the table whose one memory is about that large; empty where there is none."""
     from headway.facts import machines  # here, because few diagnoses need the table
 
     rows = (row for row in machines.table().values() if row.unified)
-    return next((row.name for row in rows if abs(total - row.bytes) <= tolerance * row.bytes), "")
+    return next((row.name for row in rows if abs(total - row.bytes) <= ALIKE * row.bytes), "")
 
 
 def is_unified(case: Case, total: int | None) -> bool:
     """Whether a device is one pool with the CPU: the run says so, or its size is such a machine's."""
-    return case.settings.unified or (total is not None and unified_machine(total, 0.03) != "")
+    return case.settings.unified or (total is not None and ONE_POOL[0] <= total <= ONE_POOL[1])
 
 
 def _find(case: Case) -> Claim | None:
@@ -56,7 +65,7 @@ def _find(case: Case) -> Claim | None:
         or case.event is None
     ):
         return None
-    machine = unified_machine(kill.total, 0.004)
+    machine = unified_machine(kill.total)
     if not (case.settings.unified or machine or case.near(UNIFIED.pattern)):
         return None
     held = kill.gap if kill.top else kill.used - (kill.victim or kill.used)
