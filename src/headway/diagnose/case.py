@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import takewhile
 
 from msgspec import Struct, field
 
@@ -26,6 +27,15 @@ _PHASES = (
         r"\btrain(?:_one_step)?\b(?!\.py)"),
     ("rollout", r"\brollout(?!\w*\.py)|generate(?!\.py)|decode|prefill|sampl(?:e|ing)"),
 )  # fmt: skip
+
+
+MESSAGE = 12
+"""Lines over which a message may be spread."""
+
+
+def _goes_on(text: str) -> bool:
+    """Whether a line is more of torch's message above it."""
+    return refusal(text).asked is None and ("PyTorch" in text or "memory in use" in text)
 
 
 class Case(Struct, frozen=True, dict=True):
@@ -94,12 +104,25 @@ class Case(Struct, frozen=True, dict=True):
 
     @cached_property
     def refusal(self) -> Refusal:
-        """The numbers of torch's message, of the first one around the event that has them."""
-        asked = next((place.text for place in self.around if "to allocate" in place.text), "")
+        """The numbers of torch's message: of the event, else of the first one around it with what stands below."""
         own = refusal(self.event.place.text) if self.event else Refusal()
-        if own.asked is not None and own.total is not None:
-            return own
-        return refusal(self.text if asked else "")
+        if self.event is not None and own.asked is not None and (own.total is not None or own.impossible):
+            rest = takewhile(_goes_on, (text for _, text in self.event.line.after[:MESSAGE]))
+            return own if own.allocated is not None else refusal("\n".join((self.event.place.text, *rest)))
+        texts = [place.text for place in self.around]
+        first = next((number for number, text in enumerate(texts) if refusal(text).asked is not None), None)
+        if first is None:
+            return Refusal()
+        rest = takewhile(lambda text: refusal(text).asked is None, texts[first + 1 : first + MESSAGE])
+        return refusal("\n".join((texts[first], *rest)))
+
+    @cached_property
+    def frames(self) -> tuple[str, ...]:
+        """The calls that led to the event ("file:line name"), of its own traceback or of the one that it ends."""
+        if self.event is None:
+            return ()
+        own = [self.event, *(each for each in self.evidence if each.place == self.event.place)]
+        return next((tuple(found.split("\n")) for each in own if (found := each.fields.get("frames"))), ())
 
     @cached_property
     def kill(self) -> MonitorKill | None:

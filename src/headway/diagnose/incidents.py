@@ -6,6 +6,7 @@ from functools import cached_property
 from msgspec import Struct, field
 
 from headway.diagnose.evidence import RANK, Evidence, Grade
+from headway.diagnose.numbers import refusal
 from headway.diagnose.rules import rules
 from headway.diagnose.rules.rule import Rule
 
@@ -13,9 +14,15 @@ LATER = {
     "ray-creation-error": 3, "nccl-error": 3, "engine-dead": 3, "ray-exit-code": 3, "slurm-cancel": 2,
     "ray-worker-crashed": 4,
     "ray-owner-node": 4, "k8s-deleted": 4, "disk-full": 2, "elastic-exit": 3, "k8s-preempted": 1, "cuda-error": 2,
-    "box-stop": 0,
+    "box-stop": 0, "kernel-cgroup-frame": 1, "kernel-killed": 1,
 }  # fmt: skip
 """Kinds that are further from the root than their mechanism: tier."""
+REFUSED = ("device-allocation-failure", "host-allocation-failure")
+"""Refusals, which follow from an earlier fault of their process where no machine could have served them."""
+KERNEL = ("kernel-cgroup-oom", "kernel-oom")
+"""The kernel's own words on which pool was empty."""
+OUTSIDE_THE_KERNEL = ("slurm-oom", "k8s-oomkilled")
+"""What counts a kill in a group, which the kernel does for one of the whole machine too."""
 DISTRIBUTED = ("peer-lost", "collective-timeout", "device-allocation-failure")
 TOGETHER_S, WAITED_S = 900.0, 7200.0
 """Seconds within which ends belong together: at most, and for what waits long before it says something."""
@@ -34,6 +41,8 @@ class End(Struct, frozen=True):
 
     @property
     def tier(self) -> int:
+        if self.name in REFUSED and refusal(self.evidence.place.text).impossible:
+            return 2
         return LATER.get(self.evidence.kind, self.rule.tier)
 
     @property
@@ -71,7 +80,9 @@ class Incident(Struct, dict=True):
             same_line = end.evidence.place == first.evidence.place and RANK[end.grade] < RANK[first.grade]
             if (end.tier < first.tier and may_explain(end, first)) or (end.tier == first.tier and same_line):
                 first = end
-        same = [end for end in self.ends if end.name == first.name]
+        if first.evidence.kind in OUTSIDE_THE_KERNEL:
+            first = next((end for end in ends if end.evidence.kind in KERNEL), first)
+        same = [end for end in ends if end.name == first.name]
         return min(same, key=lambda end: (RANK[end.grade], "to allocate" not in end.evidence.place.text, end.order))
 
     def _explained(self, end: End) -> bool:
@@ -85,6 +96,10 @@ class Incident(Struct, dict=True):
             if kind == "nccl-error" or "Dist" in kind_of_error:
                 return bool(names & set(DISTRIBUTED))
             return any(same_exception(end, other) for other in self.ends)
+        if kind == "ray-creation-error":
+            return any(
+                0 <= other.order - end.order <= NEAR for other in self.ends if other.evidence.fields.get("type")
+            )
         if end.name == "python-exit":
             return "sigterm" in names
         return False

@@ -9,20 +9,25 @@ from msgspec.structs import replace
 
 from headway.diagnose.case import Case
 from headway.diagnose.causes import NOT_ESTABLISHED, UNKNOWN, family
+from headway.diagnose.engines import engine_advice, engine_of, is_late, late_advice, owner_of
 from headway.diagnose.evidence import RANK, Evidence, Grade, Place
 from headway.diagnose.finding import Candidate, Finding, RuledOut
-from headway.diagnose.incidents import Incident, incidents
+from headway.diagnose.incidents import REFUSED, Incident, incidents
+from headway.diagnose.numbers import refusal
+from headway.diagnose.readers import REFUSALS
 from headway.diagnose.rules import rules
 from headway.diagnose.rules.rule import Advice, Claim, Rule
 from headway.diagnose.sentence import sentence
 from headway.diagnose.settings import Settings
+from headway.units import format_bytes
 
 Item = TypeVar("Item")
 
 PREFERENCE = (
     "gpu-hardware", "device-oversize-sample", "device-graph-capture", "device-communication-buffers",
     "host-memory-pinned", "device-wakeup", "device-weight-sync", "device-checkpoint", "device-fragmentation",
-    "device-logits", "device-growth", "device-imbalance", "device-other-process", "unified-memory-full",
+    "device-logits", "device-growth", "device-imbalance", "device-other-process", "engine-start-budget",
+    "unified-memory-full",
     "host-memory-growth", "host-memory-checkpoint-spike", "host-memory-data-spike", "host-memory-capacity",
 )  # fmt: skip
 """Between causes of the same grade: the narrower first. Those not listed come after, in the table's order."""
@@ -33,7 +38,7 @@ BOX = "black-box"
 """The name of the source that a black box's own lines stand in."""
 _COMPONENTS = (
     ("engine", r"sglang|vllm|enginecore|rolloutengine|scheduler_TP|detokenizer|asyncllm"),
-    ("trainer", r"train(?!ing progress)|megatron|fsdp|actor.?worker|workerdict|policy|critic|reference"),
+    ("trainer", r"(?<!cons)train(?!ing progress)|megatron|fsdp|actor.?worker|workerdict|policy|critic|reference"),
     ("reward", r"reward|verifier|judge"),
     ("data", r"dataloader|data_?source|buffer"),
     ("rollout", r"rollout|generate|agent_?loop"),
@@ -74,17 +79,41 @@ def _finding(
     settle = rule.settle if cause == NOT_ESTABLISHED or claim.grade == "open" else ()
     if RANK[claim.grade] > 0 and cause != NOT_ESTABLISHED:
         settle = (*settle, *why.settle)
-    advice = (*why.advice, *(() if cause != NOT_ESTABLISHED and claim.grade != "open" else rule.advice))
+    advice = _advice(case, claim, why, rule)
     made = Finding(
         mechanism=name, mechanism_grade=grade, cause=cause, cause_grade=claim.grade, family=own, phase=case.phase,
         step=case.step, component=_component(case), process=_process(case), because=claim.because,
-        evidence=places, ruled_out=tuple(_ruled_out(case)), candidates=(*candidates, *_senders(name, cause, case)),
+        evidence=places, ruled_out=tuple(_ruled_out(case)),
+        candidates=(*candidates, *_senders(name, cause, case), *_limits(case)),
         would_settle=_unique(settle), advice=_unique((*advice, *_warnings(advice, rule))),
         clock=event.line.clock, run=event.line.run, survived=incident.survived,
         kill=case.kill if name in MEMORY_KILLS else None,
         asked=case.refusal.asked if name == "device-allocation-failure" else None,
     )  # fmt: skip
     return _with_sentence(made, case)
+
+
+OF_THE_DEVICE = ("device-other-process", "device-wakeup", "unified-memory-full")
+"""Causes whose advice holds for an engine as it stands."""
+
+
+def _advice(case: Case, claim: Claim, why: Rule, rule: Rule) -> tuple[Advice, ...]:
+    """What to change, the case's own first; the mechanism's where the cause is open. An engine's end is answered with
+    the engine's settings in place of the trainer's."""
+    engine = engine_of(case)
+    if is_late(case):
+        return (*claim.advice, *late_advice(engine))
+    room = engine_advice(engine, case.settings.system) if engine else ()
+    if room and case.mechanism == "device-allocation-failure":
+        if case.refusal.impossible:
+            return (*claim.advice, room[1], *why.advice)
+        if why.name == "device-graph-capture":
+            return (*claim.advice, *room[::-1])
+        return (*claim.advice, *(why.advice if why.name in OF_THE_DEVICE else ()), *room)
+    if room and case.mechanism == "engine-exit" and why.name == "unified-memory-full":
+        return (*claim.advice, *room[1:])
+    settled = why.name != NOT_ESTABLISHED and claim.grade != "open"
+    return (*claim.advice, *why.advice, *(() if settled else rule.advice))
 
 
 def _warnings(advice: Sequence[Advice], rule: Rule) -> tuple[Advice, ...]:
@@ -138,8 +167,9 @@ def _weighed(
     """A mechanism after what a black box's kernel lines and a group's own counters say of it."""
     victims = (each for each in evidence if each.kind == "kernel-victim" and PurePath(each.place.file).name == BOX)
     named = [each for each in victims if re.search(rf"\b{each.fields['pid']}\b", event.place.text)]
-    if name == "sigkill-class" and named and "Memory cgroup" in named[0].place.text:
-        return "cgroup-oom-kill", "proven", [named[0].place]
+    limit = next((each.place for each in named if re.search("Memory cgroup|CONSTRAINT_MEMCG", each.place.text)), None)
+    if name == "sigkill-class" and limit is not None:
+        return "cgroup-oom-kill", "proven", [limit]
     counted = [each for each in evidence if each.kind == "cgroup-kills"]
     kills = [each for each in counted if (each.number("count") or 0) > 0]
     if name == "sigkill-class" and kills:
@@ -159,7 +189,7 @@ def _details(case: Case) -> Iterator[Place]:
         "kernel-victim",
         "tms-margin",
     ):
-        each = case.first(kind)
+        each = _victim(case) if kind == "kernel-victim" else case.first(kind)
         if each is not None and each.place in case.around:
             yield each.place
 
@@ -180,13 +210,13 @@ def _ruled_out(case: Case) -> Iterator[RuledOut]:
         yield RuledOut("K8s pod memory limits", because, sentence_.place)
     advice = case.first("oom-advice")
     if advice is not None and case.mechanism == "device-allocation-failure" and not case.frame("fragment"):
-        spare, asked = case.refusal.spare, case.refusal.asked
-        if spare is None or asked is None or spare < asked:
-            yield RuledOut(
-                "device-fragmentation",
-                "torch prints its hint at every refusal; no number here shows pieces",
-                advice.place,
-            )
+        found = case.refusal
+        if found.in_pieces is None:
+            because = "torch prints its hint at every refusal; no number here shows pieces"
+            if found.spare is not None and found.reserved and found.asked is not None and found.spare >= found.asked:
+                share = 100 * found.spare / found.reserved
+                because = f"{format_bytes(found.spare)} in pieces are {share:.1f} % of what is reserved: it is full"
+            yield RuledOut("device-fragmentation", because, advice.place)
     if case.mechanism in MEMORY_KILLS and not case.has("cuda-oom", "tms-fatal", "cumem", "nv-no-memory"):
         yield RuledOut(
             "device-allocation-failure", "the log holds no CUDA out-of-memory error: the node ran out, not a GPU"
@@ -196,11 +226,20 @@ def _ruled_out(case: Case) -> Iterator[RuledOut]:
     warned = case.first("ray-disk-warning")
     if warned is not None and (warned.number("left") or 0) > 0 and not case.has("disk-full"):
         yield RuledOut("disk-full", "the disk warning counts per cent, and there is space left", warned.place)
+    wrong = next((each for each in case.evidence if each.kind in REFUSALS and _impossible(each)), None)
+    if wrong is not None and case.mechanism not in REFUSED:
+        because = "no machine could have served that request: its size is wrong, and it follows from what came before"
+        pool = "host" if wrong.kind.startswith("host-") else "device"
+        yield RuledOut(f"{pool}-allocation-failure", because, wrong.place)
     benign = case.first("tms-benign")
     if benign is not None and case.mechanism != "device-allocation-failure":
         yield RuledOut(
             "device-allocation-failure", "that line is printed on a retry that may well succeed", benign.place
         )
+
+
+def _impossible(each: Evidence) -> bool:
+    return refusal(each.place.text).impossible
 
 
 SENDERS: Mapping[str, tuple[str, str]] = {
@@ -226,6 +265,12 @@ def _senders(mechanism: str, cause: str, case: Case) -> Iterator[Candidate]:
         yield Candidate(name, how + (f" (seen: {seen.place})" if seen else ""))
 
 
+def _limits(case: Case) -> Iterator[Candidate]:
+    """The other pool of a kernel's kill, where the line says that it killed and not for which."""
+    if case.event is not None and case.event.kind == "kernel-killed":
+        yield Candidate("cgroup-oom-kill", "this line says that the kernel killed, not whether a limit was reached")
+
+
 KERNEL_KILLS = ("cgroup-oom-kill", "kernel-oom-kill")
 """Ends of which the kernel's log names the process."""
 
@@ -236,13 +281,16 @@ def _component(case: Case) -> str:
         return ""
     if case.mechanism in ("raylet-lost", "node-lost", "gcs-lost"):
         return {"raylet-lost": "raylet", "node-lost": "node", "gcs-lost": "head"}[case.mechanism]
-    if case.mechanism == "engine-exit":
+    if case.mechanism == "engine-exit" or engine_of(case):
         return "engine"
     killed = case.kill.killed if case.kill else ""
     frames = case.event.fields.get("frames", "").split("\n")[-1]
     told = case.event.kind.startswith(("ray-", "box-")) or case.mechanism in KERNEL_KILLS
     own = _process(case) if told else case.event.line.process.name
-    for text in (own, killed, frames, case.event.place.text[:200]):
+    created = case.first("ray-creation-error")
+    said = (case.event.place.text, created.place.text if created is not None and created.place in case.around else "")
+    framework = next((call for call in reversed(case.frames) if owner_of(call) == "trainer"), "")
+    for text in (own, killed, frames, framework, *(each[:200] for each in said)):
         for name, pattern in _COMPONENTS:
             if text and re.search(pattern, text, re.IGNORECASE):
                 return name
@@ -257,7 +305,7 @@ def _process(case: Case) -> str:
     event = case.event
     if event is None:
         return ""
-    victim = case.first("kernel-victim") if case.mechanism in KERNEL_KILLS else None
+    victim = _victim(case) if case.mechanism in KERNEL_KILLS else None
     if victim is not None:
         return f"{victim.fields['name']} pid {victim.fields['pid']}"
     if event.kind in ("box-signal", "box-raylet", "box-gcs"):
@@ -272,6 +320,14 @@ def _process(case: Case) -> str:
                 names["name"] = names["name"] or actor or given
                 names["pid"] = names["pid"] or pid
     return " ".join(each for each in (names["name"], names["pid"] and f"pid {names['pid']}") if each)
+
+
+def _victim(case: Case) -> Evidence | None:
+    """Whom the kernel killed at the event: of its file the next line that names one, else the first of any file."""
+    said = [each for each in case.evidence if each.kind == "kernel-victim"]
+    at = case.event.line.order if case.event else 0
+    same = [each for each in said if case.event and each.place.file == case.event.place.file]
+    return next((each for each in same if each.line.order >= at), next(iter([*same[-1:], *said]), None))
 
 
 def _unique(items: Sequence[Item]) -> tuple[Item, ...]:

@@ -2,25 +2,29 @@
 
 import re
 from collections.abc import Sequence
+from functools import cached_property
 
 from msgspec import Struct
 
-from headway.units import GIB
+from headway.units import GIB, format_bytes
 
 _UNITS = {
-    "bytes": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
-    "kb": 2**10, "mb": 2**20, "gb": 2**30, "tb": 2**40,
+    "bytes": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "pib": 2**50,
+    "eib": 2**60, "kb": 2**10, "mb": 2**20, "gb": 2**30, "tb": 2**40, "pb": 2**50, "eb": 2**60,
 }  # fmt: skip
 """torch and Ray write GB for GiB in their older messages."""
-_SIZE = r"(\d[\d.]*) ?([KMGT]i?B|bytes)"
-_ASKED = re.compile(rf"[Tt]r(?:ied|ying) to allocate {_SIZE}")
-_TOTAL = re.compile(rf"total capacity of {_SIZE}|{_SIZE} total capacity")
+_SIZE = r"(\d[\d.]*) ?([KMGTPE]i?B|bytes)"
+_ASKED = re.compile(rf"(?:[Tt]r(?:ied|ying) to|[Uu]nable to) allocate (?:more than )?{_SIZE}")
+_TOTAL = re.compile(rf"total capaci?ty of {_SIZE}|{_SIZE} total capacity")
 _FREE = re.compile(rf"of which {_SIZE} is free|; {_SIZE} free")
 _USED = re.compile(rf"this process has {_SIZE}")
 _ALLOCATED = re.compile(rf"{_SIZE} is allocated by PyTorch|{_SIZE} already allocated|allocated memory {_SIZE}")
 _RESERVED = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated|{_SIZE} is reserved by PyTorch")
 _RESERVED_ALL = re.compile(rf"{_SIZE} reserved in total")
-_OTHERS = re.compile(rf"Process (\d+) has {_SIZE} memory in use")
+_ALLOWED = re.compile(rf"{_SIZE} allowed;")
+_CACHED = re.compile(rf"{_SIZE} cached\)")
+"""torch before 1.4: what is reserved and not allocated."""
+_LISTED = re.compile(rf"Process (\d+) has {_SIZE} memory in use")
 _KILL = re.compile(r"(\d+\.\d+)GB(?: used)? / (\d+\.\d+)GB(?: limit)? \(([01]\.\d+)\)")
 _THRESHOLD = re.compile(r"memory usage threshold of (\d\.\d+)")
 _ROW = re.compile(r"(?:^|\s)(\d{1,9})\s+(\d+\.\d+)\s+(\S.{0,100})$")
@@ -40,10 +44,22 @@ def _size(number: str, unit: str) -> int | None:
         return None
 
 
-class Refusal(Struct, frozen=True):
+BEYOND = 16 << 40
+"""Bytes that no host has: a request for more has a wrong size."""
+NEAR = 0.98
+"""Share of what is reserved that a process's own line has at least: the numbers are rounded."""
+CONTEXT = 2 * GIB
+"""Bytes that a process holds at most beside torch's allocator, as a rule: CUDA's context, libraries, NCCL."""
+PIECES, MANY_PIECES = 0.05, 0.1
+"""Share of what a process reserved that is not allocated: below the first it is the usual rest of a full device."""
+
+
+class Refusal(Struct, frozen=True, dict=True):
     """torch's account of a refused request, in bytes; None where the text does not say.
 
-    `spare` is reserved by this process and not allocated, `others` what other processes on the device hold.
+    `spare` is reserved by this process and not allocated, `listed` what processes hold that the text names by number:
+    (pid, bytes). In a container this process is one of them, because torch knows itself by another number there.
+    `allowed` is a limit that the run itself set to torch.
 
     >>> found = refusal("Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB of which 1 GiB is free.")
     >>> found.asked, found.spare
@@ -56,24 +72,102 @@ class Refusal(Struct, frozen=True):
     used: int | None = None
     allocated: int | None = None
     spare: int | None = None
-    others: tuple[tuple[int, int], ...] = ()
+    listed: tuple[tuple[int, int], ...] = ()
+    allowed: int | None = None
+
+    @property
+    def impossible(self) -> bool:
+        """Whether the request alone is larger than the device, or than any host."""
+        return self.asked is not None and (self.asked >= BEYOND or 0 < (self.total or 0) < self.asked)
+
+    @property
+    def reserved(self) -> int | None:
+        """What torch's allocator of this process holds."""
+        return None if self.allocated is None else self.allocated + (self.spare or 0)
+
+    @cached_property
+    def itself(self) -> tuple[int, int] | None:
+        """This process among the listed ones: where it is no other one, all together would be more than is in use; or
+        the text names no process as its own, and this one holds as much.
+
+        >>> refusal("GPU 2 has a total capacity of 39.39 GiB of which 10.00 MiB is free. Process 4242 has 39.36 GiB "
+        ...     "memory in use. Of the allocated memory 38.40 GiB is allocated by PyTorch").itself
+        (4242, 42262478193)
+        """
+        own = self.reserved if self.used is None else self.used
+        if own is None:
+            return self.listed[0] if len(self.listed) == 1 else None
+        alike = [each for each in self.listed if each[1] >= NEAR * own]
+        nearest = min(alike, key=lambda each: each[1], default=None)
+        if nearest is None or self.total is None:
+            return None
+        together = sum(size for _, size in self.listed) + own
+        if together > self.total - (self.free or 0) + self.total // 100:
+            return nearest
+        return nearest if self.used is None and nearest[1] <= own + CONTEXT else None
+
+    @property
+    def held(self) -> int | None:
+        """What this process holds of the device."""
+        if self.used is not None:
+            return self.used
+        return self.reserved if self.itself is None else self.itself[1]
+
+    @property
+    def others(self) -> int:
+        """What the other listed processes hold."""
+        return sum(size for each in self.listed if each != self.itself for size in each[1:])
+
+    @property
+    def unlisted(self) -> int:
+        """What is in use and neither this process's nor a listed one's: 0 where the text does not tell."""
+        if self.held is None or self.total is None or self.free is None:
+            return 0
+        return max(0, self.total - self.free - self.held - self.others)
+
+    @property
+    def in_pieces(self) -> float | None:
+        """Share of what is reserved that is free and in pieces; None where the request would not fit into them, or
+        where they are the usual rest of a full device."""
+        if self.asked is None or self.spare is None or self.spare < self.asked or not self.reserved:
+            return None
+        share = self.spare / self.reserved
+        return share if share >= PIECES else None
 
     def tokens(self, vocab: int, itemsize: int = 4) -> float | None:
         """Rows of `vocab` numbers that the request is large enough for."""
         return None if self.asked is None or vocab <= 0 else self.asked / (vocab * itemsize)
 
 
+def _known(size: int | None) -> int | None:
+    """What a process holds; None where the driver does not know it, as in WSL, and torch prints 2^64 bytes."""
+    return None if size is None or size >= BEYOND else size
+
+
 def refusal(text: str) -> Refusal:
     """Read the message, of any version."""
-    allocated, spare = _bytes(_ALLOCATED.search(text)), _bytes(_RESERVED.search(text))
+    allocated, spare = _bytes(_ALLOCATED.search(text)), _bytes(_RESERVED.search(text) or _CACHED.search(text))
     reserved = _bytes(_RESERVED_ALL.search(text))
     if spare is None and reserved is not None and allocated is not None:
         spare = max(0, reserved - allocated)
-    others = tuple((int(m[1][:12]), _size(m[2], m[3]) or 0) for m in _OTHERS.finditer(text))
+    listed = {int(m[1][:12]): _size(m[2], m[3]) or 0 for m in _LISTED.finditer(text)}
+    used = _bytes(_USED.search(text))
     return Refusal(
         _bytes(_ASKED.search(text)), _bytes(_TOTAL.search(text)), _bytes(_FREE.search(text)),
-        _bytes(_USED.search(text)), allocated, spare, others,
+        _known(used), allocated, spare, tuple((pid, size) for pid, size in listed.items() if _known(size)),
+        _bytes(_ALLOWED.search(text)),
     )  # fmt: skip
+
+
+def format_request(asked: int) -> str:
+    """A size that was asked for; torch gives up counting at 2^60.
+
+    >>> format_request(1 << 60), format_request(70368744177664)
+    ('more than 1 EB', '64.00 TiB')
+    """
+    if asked >= 1 << 60:
+        return "more than 1 EB"
+    return f"{asked / 2**40:.2f} TiB" if asked >= 2**40 else format_bytes(asked)
 
 
 class MonitorKill(Struct, frozen=True):

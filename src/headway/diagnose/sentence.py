@@ -5,6 +5,8 @@ import re
 from headway.diagnose.case import Case
 from headway.diagnose.causes import NOT_ESTABLISHED, table
 from headway.diagnose.finding import Finding
+from headway.diagnose.numbers import format_request
+from headway.diagnose.text import without_prefix
 from headway.units import format_bytes
 
 _HOW = {
@@ -77,13 +79,26 @@ def _mechanism(finding: Finding, case: Case) -> str:
         )
     if finding.mechanism == "device-allocation-failure":
         return _refusal(case)
+    if finding.mechanism == "kernel-oom-kill":
+        return _machine(finding, case)
     if finding.mechanism == "sigkill-class" and case.event is not None and case.event.kind in _WATCHED:
         return _WATCHED[case.event.kind].format(who=_who(finding))
     text = _HOW[finding.mechanism].format(who=_who(finding))
     if finding.mechanism == "python-exception" and case.event is not None:
         message = ": ".join(case.event.fields[key] for key in ("type", "message") if case.event.fields.get(key))
-        return f"{text} ({(message or case.event.place.text.strip())[:160]})"
+        return f"{text} ({(message or without_prefix(case.event.place.text).strip())[:160]})"
     return text
+
+
+def _machine(finding: Finding, case: Case) -> str:
+    """What ran out when the kernel killed for no group's limit, as far as its lines say."""
+    nodes = next((each.fields["nodes"] for each in case.evidence if "nodes" in each.fields), "")
+    if nodes:
+        bound = nodes.lower().replace("_", " ")
+        return f"The kernel killed {_who(finding)} because the memory nodes that its {bound} allows ran out"
+    if case.event is not None and case.event.kind == "kernel-killed":
+        return f"The kernel killed {_who(finding)} for memory; these lines do not say whether a limit or the machine"
+    return _HOW["kernel-oom-kill"].format(who=_who(finding))
 
 
 def _monitor(case: Case) -> str:
@@ -107,7 +122,7 @@ def _refusal(case: Case) -> str:
         if found.free is not None and found.total
         else ""
     )
-    return f"A request for {format_bytes(found.asked)} of device memory was refused{free}"
+    return f"A request for {format_request(found.asked)} of device memory was refused{free}"
 
 
 def _cause(finding: Finding, case: Case) -> str:

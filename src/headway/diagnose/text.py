@@ -15,8 +15,9 @@ _RANK = re.compile(
     r"\[(?:rank|default)?(?P<rank>\d{1,5})\]:|\[rank (?P<other>\d{1,5})\]|\b(?:TP|Rank |rank=)(?P<tp>\d{1,5})\b"
 )
 _PREFIX = re.compile(
-    r"^\s*(?:\([^()\n]{0,120}pid=\d+[^()\n]{0,120}\)|\[(?:rank|default)?\d{1,5}\]:|"
-    r"(?:ERROR|CRITICAL|WARNING|INFO) \d\d-\d\d \d\d:\d\d:\d\d \[[\w./]+:\d+\]) ?"
+    r"^\s*(?:\[?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.,\d]*(?:Z|[+-]\d\d:?\d\d)\]?|"
+    r"\([^()\n]{0,120}pid=\d+[^()\n]{0,120}\)|\[(?:rank|default)?\d{1,5}\]:|"
+    r"(?:ERROR|CRITICAL|WARNING|INFO) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]+:\d+\]) ?"
 )
 
 BOMS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
@@ -168,7 +169,7 @@ def process_of(text: str) -> Process:
 
 
 def without_prefix(text: str) -> str:
-    """A line without the prefix of its process.
+    """A line without the prefix of its process, and without the date that a platform's log has before it.
 
     >>> without_prefix("(Trainer pid=3) [rank1]:   File x")
     '  File x'

@@ -30,15 +30,20 @@ CONSTANT = re.compile(
 """Lists of what may have happened, which a program prints whatever happened: no evidence for any of it."""
 
 
+REFUSALS = ("cuda-oom", "host-refused", "host-refused-torch")
+"""Texts of allocators, which are none where the user's own code wrote them."""
+
+
 def read_line(line: Line) -> Iterator[Evidence]:
     """Everything that a line says."""
     plain = CONSTANT.sub("", without_prefix(line.text))
     lowered = plain.lower()
+    item = tracebacks.read_traceback(line) or tracebacks.read_error(line)
+    told = item is not None and tracebacks.raised_by_user(item)
     for sign in SIGNS:
         found = sign.read(line, plain, lowered)
-        if found is not None:
+        if found is not None and not (told and sign.kind in REFUSALS):
             yield found
-    item = tracebacks.read_traceback(line) or tracebacks.read_error(line)
     if item is not None:
         yield item
 

@@ -115,14 +115,16 @@ SIGNS = (
             "estimated maximum model length",
             "less than desired gpu memory utilization",
             "error in memory profiling",
+            "the memory capacity is unbalanced",
         ),
         says="at its start the engine found no room for its cache within its share",
     ),
     Sign(
         "engine-other-tenant",
         "why",
-        ("free memory on device",),
-        r"Free memory on device.{0,200}\((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\).{0,200}less than desired",
+        ("free memory on device", "error in memory profiling", "the memory capacity is unbalanced"),
+        r"Free memory on device.{0,200}\((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\).{0,200}less than desired|"
+        r"Error in memory profiling|memory capacity is unbalanced",
         says="the device was not free when the engine started",
     ),
     Sign(

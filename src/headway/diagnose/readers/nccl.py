@@ -114,10 +114,11 @@ SIGNS = (
             "cuda failure 'out of memory'",
             "cuda failure 2 'out of memory'",
             "failed to cuda calloc",
+            "failed to cuda malloc",
             "nccl warn",
             "ncclunhandledcudaerror",
         ),
-        r"Cuda failure (?:\d+ )?'out of memory'|Failed to CUDA calloc|NCCL.{0,200}out of memory|"
+        r"Cuda failure (?:\d+ )?'out of memory'|Failed to CUDA [mc]alloc|NCCL.{0,200}out of memory|"
         r"ncclUnhandledCudaError.{0,200}out of memory",
         says="NCCL found no device memory for its buffers",
     ),

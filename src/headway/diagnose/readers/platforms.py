@@ -108,12 +108,12 @@ SIGNS = (
             "exceeded job memory limit",
             "exceeded memory limit",
             "term_memlimit",
-            "out_of_memory",
+            "out_of_me",
             ": out of memory",
         ),
         r"Detected \d+ oom[_-]kill event|oom[_-]kill event\(?s?\)? in|been OOM Killed|exceeded (?:step |"
         r"job )?memory limit|TERM_MEMLIMIT|"
-        r"\bOUT_OF_MEMORY\b|srun: error: .{0,200}task[s]? [\d,-]+: Out Of Memory",
+        r"(?-i:\bOUT_OF_ME(?:MORY\b|\+))|srun: error: .{0,200}task[s]? [\d,-]+: Out Of Memory",
         unless=r"CUDA_ERROR|cudaError|Detected 0 ",
         says="the kernel killed a process of the step at the step's memory limit",
     ),

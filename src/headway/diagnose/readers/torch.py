@@ -7,7 +7,7 @@ from headway.diagnose.sign import Sign
 
 _ADVICE = (
     r"may not be an issue|^\s*(?:If reserved|See documentation|PYTORCH_\w*ALLOC_CONF=)|"
-    r"^\s*(?:except|raise|import|from|#)\b|\bif (?:the |you |it |an? )?.{0,40}out of memory"
+    r"^\s*(?:except|raise|assert|import|from|#)\b|\bif (?:the |you |it |an? )?.{0,40}out of memory"
 )
 
 SIGNS = (
@@ -92,10 +92,11 @@ SIGNS = (
             "unspecified launch failure",
             "cudaerrorillegaladdress",
             "internal assert failed",
+            "assertion `",
         ),
         r"(?:CUDA error|CUDA failure|CUDA runtime error|AcceleratorError|CUBLAS_STATUS|CUDNN_STATUS|"
         r"cudaErrorIllegalAddress|illegal memory access|device-side assert|launch failure|"
-        r"INTERNAL ASSERT FAILED)\w*:? ?(?P<what>.*)",
+        r"INTERNAL ASSERT FAILED)\w*:? ?(?P<what>.*)|\.cuh?:\d+: .{0,200}\bAssertion `.{0,200} failed",
         unless=r"out of memory|ALLOC_FAILED|CUDA error: out|may not be an issue",
         says="a call of the CUDA runtime failed; later calls report the error of an earlier one",
     ),
@@ -188,10 +189,10 @@ SIGNS = (
             "realloc of size",
             "arrowmemoryerror",
         ),
-        r"\bMemoryError\b|std::bad_alloc|bad_array_new_length|Unable to allocate [\d.]+ ?[KMGTP]i?B|"
+        r"\bMemoryError\b|std::bad_alloc|bad_array_new_length|Unable to allocate [\d.]+ ?[KMGTPE]i?B|"
         r"Cannot allocate memory|"
         r"can't allocate memory|Errno 12|(?:re)?alloc of size \d+ failed|DefaultCPUAllocator: not enough",
-        unless=r"CUDA|except \w*MemoryError|\bGPU\b|shm_open|OutOfMemoryError",
+        unless=r"CUDA|^\s*(?:raise|assert)\b|except \w*MemoryError|\bGPU\b|shm_open|OutOfMemoryError",
         says="a request for host memory was refused; nobody killed the process",
     ),
     Sign(

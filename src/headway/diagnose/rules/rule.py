@@ -37,7 +37,8 @@ class Settle(Struct, frozen=True):
 
 
 class Claim(Struct, frozen=True):
-    """What a rule says of a case: how sure, because of what, and the lines that say it.
+    """What a rule says of a case: how sure, because of what, and the lines that say it. `advice` are changes for this
+    case, which come before the rule's own.
 
     >>> Claim("supported", "the request is 20 times the setting").grade
     'supported'
@@ -46,6 +47,7 @@ class Claim(Struct, frozen=True):
     grade: Grade
     because: str
     places: tuple[Place, ...] = ()
+    advice: tuple[Advice, ...] = ()
 
 
 def of_stop(case: Case, pool: str, *detectors: str) -> Claim | None:

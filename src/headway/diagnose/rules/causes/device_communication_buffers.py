@@ -17,7 +17,7 @@ def _find(case: Case) -> Claim | None:
 RULE = Rule(
     name="device-communication-buffers",
     level="cause",
-    sees="'Failed to CUDA calloc' or 'Cuda failure out of memory' from NCCL.",
+    sees="'Failed to CUDA malloc' (or calloc), or 'Cuda failure out of memory' from NCCL.",
     why="NCCL allocates its buffers outside the training allocator, some hundred MiB for each communicator, at its "
     "first use.",
     sure="Supported: the refused request is NCCL's; that the allocator's cache left no room is the usual reason.",

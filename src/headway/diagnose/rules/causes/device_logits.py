@@ -1,6 +1,7 @@
 """Logits do not fit."""
 
 from headway.diagnose.case import Case
+from headway.diagnose.engines import at_start
 from headway.diagnose.rules import settle
 from headway.diagnose.rules.rule import Advice, Claim, Rule
 
@@ -12,7 +13,7 @@ CALLS = (
 
 
 def _find(case: Case) -> Claim | None:
-    if case.mechanism != "device-allocation-failure":
+    if case.mechanism != "device-allocation-failure" or at_start(case):
         return None
     place = case.frame(CALLS, within=16)
     if place is None:

@@ -1,25 +1,51 @@
 """Another process holds the device's memory."""
 
 from headway.diagnose.case import Case
+from headway.diagnose.engines import share_advice
+from headway.diagnose.evidence import Evidence
 from headway.diagnose.rules import settle
+from headway.diagnose.rules.causes.engine_start_budget import TIGHT
+from headway.diagnose.rules.causes.unified_memory_full import is_unified
 from headway.diagnose.rules.rule import Advice, Claim, Rule
 from headway.units import GIB, format_bytes
+
+OWN_POOLS = r"cumem|torch_memory_saver|sleep|wake"
+"""Allocators of this process that torch's numbers leave out."""
 
 
 def _find(case: Case) -> Claim | None:
     tenant = case.first("engine-other-tenant")
     if tenant is not None and case.mechanism == "engine-exit":
-        return Claim("supported", "at its start the engine found the device in use already", (tenant.place,))
-    if case.mechanism != "device-allocation-failure":
-        return None
+        return _at_start(case, tenant)
     found = case.refusal
-    held = sum(size for _, size in found.others)
+    if case.mechanism != "device-allocation-failure" or found.impossible:
+        return None
+    unlisted = 0 if is_unified(case, found.total) or found.unlisted < 2 * GIB else found.unlisted
+    held, own = found.others + unlisted, found.held or 0
     if held < 2 * GIB or case.event is None:
         return None
-    own = found.used or found.allocated or 0
     most = held > own if own else held > (found.total or 1 << 60) / 2
+    if not most and held <= own / 3:
+        return None
     because = f"other processes hold {format_bytes(held)} of the device, this one {format_bytes(own)}"
-    return Claim("supported" if most else "open", because, (case.event.place,)) if most or held > own / 3 else None
+    if unlisted > held / 2:
+        because = (
+            f"{format_bytes(held)} of the device are in use and not this process's, which holds {format_bytes(own)}"
+        )
+    sure = most and not (unlisted > held / 2 and found.used is None and case.near(OWN_POOLS))
+    return Claim("supported" if sure else "open", because, (case.event.place,))
+
+
+def _at_start(case: Case, tenant: Evidence) -> Claim | None:
+    """An engine that found too little free at its start."""
+    free, total = tenant.number("free"), tenant.number("total")
+    if free is not None and total is not None and free >= TIGHT * total:
+        return None
+    because = "at its start the engine found the device in use already"
+    if "profiling" in tenant.place.text:
+        because = "memory that is not the engine's changed while it measured: another process came, went or freed"
+    unified = is_unified(case, None if total is None else round(total * GIB))
+    return Claim("open" if unified else "supported", because, (tenant.place,), share_advice(tenant))
 
 
 RULE = Rule(
@@ -28,8 +54,11 @@ RULE = Rule(
     sees="torch's 'Process P has X memory in use' with large numbers, or 'Free memory on device ... less than "
     "desired'.",
     why="A colocated engine, a run that did not end, or another user is on the same device.",
-    sure="Supported where the others hold more than this process.",
-    look_alikes="The context of an idle colocated process is about half a GiB.",
+    sure="Supported where the others hold more than this process. What is in use and in no listed process counts as "
+    "theirs.",
+    look_alikes="In a container torch knows itself by another number, so that 'Process P has ...' is this "
+    "process where "
+    "both together would be more than is in use. The context of an idle colocated process is about half a GiB.",
     example="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
     "79.11 GiB of which 1.00 GiB is free. Process 811 has 52.00 GiB memory in use. Including non-PyTorch "
     "memory, this process has 26.00 GiB memory in use.",

@@ -13,7 +13,7 @@ CALLS = (
 
 
 def _find(case: Case) -> Claim | None:
-    if case.mechanism not in HOST:
+    if case.mechanism not in HOST or case.refusal.impossible:
         return None
     place = case.frame(CALLS)
     if place is None:

@@ -1,6 +1,7 @@
 """Parts of the software do not belong together."""
 
 from headway.diagnose.case import Case
+from headway.diagnose.engines import engine_of, is_late
 from headway.diagnose.rules import settle
 from headway.diagnose.rules.rule import Advice, Claim, Rule
 
@@ -16,6 +17,9 @@ def _find(case: Case) -> Claim | None:
         "device-allocation-failure",
     }:
         return Claim("supported", "the text names versions that do not belong together", (found.place,))
+    if case.event is not None and is_late(case) and engine_of(case):
+        because = "a kernel under the engine failed, and the call that is shown may be a later one"
+        return Claim("open", because, (case.event.place,))
     if case.mechanism == "native-crash" and (place := case.frame(LIBRARIES)) is not None:
         return Claim("open", "the crash is in a library's code", (place,))
     return None
@@ -24,7 +28,8 @@ def _find(case: Case) -> Claim | None:
 RULE = Rule(
     name="library-fault",
     level="cause",
-    sees="'undefined symbol', 'no kernel image', 'driver version is insufficient', or a crash inside a library.",
+    sees="'undefined symbol', 'no kernel image', 'driver version is insufficient', or a crash inside a library; an "
+    "illegal memory access in an engine's kernels.",
     why="A wheel was built for another version of torch, CUDA, the driver or the device.",
     sure="Supported by the loader's or driver's words; a crash in a library is open, because the caller may have "
     "passed a wrong pointer.",

@@ -13,9 +13,11 @@ RULE = Rule(
     "SIGKILL, however much the node has free.",
     sure="The kernel's and Slurm's lines prove it. OOMKilled proves a kernel kill inside the container and "
     "supports its "
-    "limit: where the whole node ran out the container shows the same.",
-    look_alikes="Exit code 137 alone is SIGKILL by anybody. Ray's sentence about K8s pod memory limits is printed at "
-    "every non-zero exit and proves nothing.",
+    "limit: where the whole node ran out the container shows the same. A call trace supports it by the charge to a "
+    "group in it (try_charge_memcg); that a frame is called out_of_memory says nothing of the kind.",
+    look_alikes="constraint=CONSTRAINT_NONE is the whole machine, whatever group the victim was in. Exit code 137 "
+    "alone is SIGKILL by anybody. Ray's sentence about K8s pod memory limits is printed at every non-zero exit and "
+    "proves nothing.",
     example="kernel: Memory cgroup out of memory: Killed process 4242 (ray::Trainer) total-vm:9kB, "
     "anon-rss:88000000kB",
     near_miss="The worker may have exceeded K8s pod memory limits. The process receives a SIGTERM.",
@@ -31,5 +33,8 @@ RULE = Rule(
         ),
     ),
     settle=(settle.DMESG, settle.EVENTS, settle.POD),
-    ends={"kernel-cgroup-oom": "proven", "slurm-oom": "proven", "k8s-oomkilled": "supported"},
-)
+    ends={
+        "kernel-cgroup-oom": "proven", "slurm-oom": "proven", "k8s-oomkilled": "supported",
+        "kernel-cgroup-frame": "supported",
+    },
+)  # fmt: skip
