@@ -74,6 +74,8 @@ class Host(Struct, frozen=True):
         for side, ranks in self.sides:
             for item in self._of_side(side, phase, stepped=stepped):
                 yield _of(self.node, "trainer", item, side.rank, ranks)
+            if phase is Phase.SAVE and self.node.head:
+                yield from (_of(self.node, "trainer", item, side.rank) for item in side.gathered())
             if phase is Phase.LOAD and (ranks := self._loading(ranks)):
                 yield _of(self.node, "trainer", side.loading(), side.rank, ranks)
 
