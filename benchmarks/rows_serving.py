@@ -7,6 +7,8 @@ again ("with double quantisation"), and whether a cache is made for all tokens a
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from headway.facts.shapes import ModelShape
 from headway.facts.workload import Dtype, Engine, Packed, Quant
 from headway.plan.engine_sizes import KV_BYTES, KvDtype, kv_token_bytes
@@ -26,6 +28,7 @@ PACKED: dict[str, Packed] = {
     "awq": "int4",
     "int8": "int8",
     "fp8": "fp8",
+    "mxfp4": "mxfp4",
 }
 BLOCK_TOKENS = 16
 """Tokens of a block of vLLM's pool, whose count is a multiple of it."""
@@ -121,8 +124,12 @@ def _engine(row: Row) -> Prediction:
         max_length=int(keys.get("max_model_len") or 0), max_seqs=int(keys.get("max_seqs") or seqs),
         max_batched_tokens=int(keys.get("max_batched_tokens") or batched), graphs=not keys.get("eager", False),
     )  # fmt: skip
-    shape = row_shape(section(row, "model"))
-    memory = engine_memory(shape, engine, device_bytes=total, free_bytes=total, longest=engine.max_length or 4096)
+    shape, device = row_shape(section(row, "model")), str(machine.get("device", ""))
+    if shape.family == "gpt_oss" and quant is not None and quant.kind == "int4":
+        # its four bits are mxfp4's, on experts alone
+        engine = replace(engine, quant=Quant("mxfp4"))
+    longest = engine.max_length or 4096
+    memory = engine_memory(shape, engine, device_bytes=total, free_bytes=total, longest=longest, device=device)
     used = _used(memory) if total else Prediction(0, 0)
     return _answer(row, lambda entry: _of_engine(row, shape, engine, memory, used, entry))
 

@@ -14,7 +14,7 @@ from headway.facts.shapes import ModelShape
 Dtype = Literal["fp32", "bf16", "fp16"]
 DTYPE_BYTES: dict[Dtype, int] = {"fp32": 4, "bf16": 2, "fp16": 2}
 StateDtype = Literal["fp32", "bf16", "int8", "int4"]
-Packed = Literal["nf4", "int4", "int8", "fp8"]
+Packed = Literal["nf4", "int4", "mxfp4", "int8", "fp8"]
 Gathers = Literal["nothing", "weights", "in turn", "together"]
 Offload = Literal["none", "host", "parameters", "optimizer", "parameters+optimizer", "dropped"]
 
@@ -37,7 +37,8 @@ class Lora(Struct, frozen=True):
 
 
 class Quant(Struct, frozen=True):
-    """How the projections of a frozen base are packed. `double`: the scales of nf4 are quantised again.
+    """How the projections of a frozen base are packed. `double`: the scales of nf4 are quantised again. mxfp4 packs
+    experts alone, as gpt-oss is published.
 
     >>> Quant("nf4").double
     False

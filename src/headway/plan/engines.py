@@ -129,11 +129,11 @@ def vllm_defaults(device_bytes: int, version: str = "", *, device: str = "") -> 
 
 
 def engine_memory(
-    shape: ModelShape, engine: Engine, *, device_bytes: int, free_bytes: int, longest: int
+    shape: ModelShape, engine: Engine, *, device_bytes: int, free_bytes: int, longest: int, device: str = ""
 ) -> EngineMemory:
     """What one rank of the engine holds on a device of `device_bytes`, `free_bytes` of them free before it starts.
 
-    `longest` is the longest sample in tokens. SGLang: weights and pool take `memory_fraction` of what its context
+    `longest` is the longest sample in tokens, `device` its name or the machine's. SGLang: weights and pool take `memory_fraction` of what its context
     leaves free (`model_runner`: free after loading less (1 - fraction) x free before). vLLM: everything but CUDA
     graphs takes `gpu_memory_utilization` of the total, and it does not start where its context leaves less free. A
     pool of nothing is an answer. InputError where the fraction is not above 0 and at most 1.
@@ -143,7 +143,7 @@ def engine_memory(
             f"engine.memory_fraction = {engine.memory_fraction}: it is a share of the device; set one above 0 and at "
             "most 1, such as 0.6"
         )
-    weights = _weights(shape, engine)
+    weights = _weights(shape, engine, device)
     activations = _activations(shape, engine)
     graphs = _graphs(engine)
     buffers, context = _buffers(engine), _context(engine)
@@ -192,10 +192,10 @@ def _refusal(engine: Engine, budget: int, free: int, pool: int) -> str:
     return ""
 
 
-def _weights(shape: ModelShape, engine: Engine) -> Item:
+def _weights(shape: ModelShape, engine: Engine, device: str) -> Item:
     size = weight_bytes(
         shape, engine.dtype, engine.quant,
-        tensor_parallel=engine.tensor_parallel, pipeline_parallel=engine.pipeline_parallel,
+        tensor_parallel=engine.tensor_parallel, pipeline_parallel=engine.pipeline_parallel, device=device,
     )  # fmt: skip
     kind = engine.quant.kind if engine.quant else engine.dtype
     formula = f"{shape.parameters():,} parameters, {kind}, over {engine.tensor_parallel * engine.pipeline_parallel}"

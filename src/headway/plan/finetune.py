@@ -39,7 +39,8 @@ def phases(workload: Workload) -> Phases:
         if phase is Phase.TRAIN:
             streams = training.stream_bytes(workload, items, rank) + training.earlier_holes(workload, batch, rank)
         entries = _tensors(workload, items, rank, streams) + beside
-        entries += host_items if phase is not Phase.LOAD else list(_loading(workload, rank))
+        loading = [each for each in host_items if each.item.item == "offloaded weights"]
+        entries += host_items if phase is not Phase.LOAD else [*loading, *_loading(workload, rank)]
         entries += _saving(workload, rank, items) if phase is Phase.SAVE else []
         entries.append(_on_host(workload, host.process(workload, phase)))
         found[phase] = (step, entries)

@@ -29,8 +29,8 @@ def gathered(workload: Workload, rank: Rank | None = None) -> list[Item]:
     `Workload.gathers`, else the system's habit (`System.gathers`). "in turn": weights, and when they are written the
     optimizer's state, so the larger of the two; "together": both at once. Under ZeRO only the weights are gathered.
     What is not divided is copied file by file by transformers, whole by torchtune, and not at all by others.
-    Sources: torchtune's `CheckpointClient._save_checkpoint_sync`; accelerate's `get_state_dict`, `save_fsdp_model` and
-    `save_fsdp_optimizer`; DeepSpeed's `_zero3_consolidated_16bit_state_dict`.
+    Sources: torchtune's `CheckpointClient._save_checkpoint_sync`; accelerate's `get_state_dict`, `save_fsdp_model`
+    and `save_fsdp_optimizer`; DeepSpeed's `_zero3_consolidated_16bit_state_dict`.
     """
     rank = rank or Rank.of(workload)
     how, weights = workload.gathers or rank.habits.gathers, _weights(workload, rank)

@@ -49,8 +49,8 @@ class System(Struct, frozen=True):
     whole when it is loaded and stays so, and gradients are divided only after a step's last micro-batch (no_sync;
     seen in ten runs of six models). `checkpoints_away`: what checkpointing keeps of a block goes
     to host memory. `gathers` and `loads`: what goes through host memory for a checkpoint and for loading
-    (plan/saving.py). `held_back`: bytes that its allocator holds beyond tensors from loading and from its own streams.
-    `loss` and `loss_fused`: the cost of full logits, run eagerly and compiled.
+    (plan/saving.py). `held_back`: bytes that its allocator holds beyond tensors from loading and from its own
+    streams. `loss` and `loss_fused`: the cost of full logits, run eagerly and compiled.
 
     >>> system("litgpt").fused_qkv
     True
@@ -121,8 +121,8 @@ DEEPSPEED = frozenset({"deepspeed", "openrlhf"})
 
 
 def uses_zero(trainer: Trainer) -> bool:
-    """Whether DeepSpeed holds the optimizer: by its systems, or because a Hugging Face trainer has fp32 masters beside
-    half-precision parameters, which only DeepSpeed makes there."""
+    """Whether DeepSpeed holds the optimizer: in its systems, or where a Hugging Face trainer has fp32 masters beside
+    half-precision parameters, which nothing else makes there."""
     half = DTYPE_BYTES[trainer.param_dtype] < DTYPE_BYTES["fp32"]
     return trainer.system in DEEPSPEED or (system(trainer.system).autocast and trainer.optimizer.master and half)
 
