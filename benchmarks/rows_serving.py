@@ -129,7 +129,10 @@ def _engine(row: Row) -> Prediction:
         # its four bits are mxfp4's, on experts alone
         engine = replace(engine, quant=Quant("mxfp4"))
     longest = engine.max_length or 4096
-    memory = engine_memory(shape, engine, device_bytes=total, free_bytes=total, longest=longest, device=device)
+    memory = engine_memory(
+        shape, engine, device_bytes=total, free_bytes=total, longest=longest, device=device,
+        stage="first" if section(row, "measured").get("rank") in ("0", 0, "first") else "last",
+    )  # fmt: skip
     used = _used(memory) if total else Prediction(0, 0)
     return _answer(row, lambda entry: _of_engine(row, shape, engine, memory, used, entry))
 

@@ -21,8 +21,8 @@ INT4_GROUP = 128
 MXFP4_GROUP = 32
 PADDINGS = {"h100": (1, 64), "h200": (1, 64), "h20": (1, 64), "gh200": (1, 64), "h800": (1, 64)}
 PADDINGS |= dict.fromkeys(("b200", "b300", "gb200", "gb300"), (256, 256))
-"""Device -> multiples that vLLM pads the hidden width and the width of an mxfp4 expert to: Triton's kernels on Hopper,
-FlashInfer's on Blackwell's servers."""
+"""Device -> multiples that vLLM pads the hidden width and the width of an mxfp4 expert to: Triton's kernels on
+Hopper, FlashInfer's on Blackwell's servers."""
 MARLIN = (256, 128)
 """The same of Marlin's kernels, on all other devices. Source: vLLM's `Mxfp4MoEMethod.create_weights`."""
 FP8_BLOCK = 128 * 128
@@ -33,8 +33,8 @@ def packed_bytes(weights: int, quant: Quant, outputs: int = 0) -> int:
 
     nf4 (bitsandbytes): half a byte and an fp32 scale for each 64 weights; `double`: a byte for the scale, and an
     fp32 one for each 256 scales. int4 (AWQ, GPTQ): half a byte, and an fp16 scale and a 4-bit zero point for each
-    128 weights. mxfp4: half a byte, and a byte for each 32 weights. fp8: a byte, and an fp32 scale for each 128 x 128 block. int8 (bitsandbytes): a byte, and an fp32
-    scale for each output channel.
+    128 weights. mxfp4: half a byte, and a byte for each 32 weights. fp8: a byte, and an fp32 scale for each 128 x 128
+    block. int8 (bitsandbytes): a byte, and an fp32 scale for each output channel.
 
     >>> packed_bytes(1 << 20, Quant("nf4")), packed_bytes(1 << 20, Quant("int4"))
     (589824, 544768)
@@ -127,8 +127,9 @@ def weight_bytes(
     Tensor parallel ranks divide projections, experts, embedding and head (the vocabulary padded to 64); norms and
     routers are on each. K and V projections are not divided below one head; the narrow projections of MLA not at
     all. `quant` packs the projections of the blocks (and the head with `packed_head`); embedding, head, norms and
-    routers stay in `dtype`. mxfp4 packs experts alone, whose widths are padded as the kernels of `device` ask. Layers divide over pipeline stages, of which the first has the embedding and the last
-    the head (a tied one is then there twice). InputError for less than one rank.
+    routers stay in `dtype`. mxfp4 packs experts alone, whose widths are padded as the kernels of `device` ask.
+    Layers divide over pipeline stages, of which the first has the embedding and the last the head (a tied one is
+    then there twice). InputError for less than one rank.
 
     >>> from headway.facts.shapes import table
     >>> weight_bytes(table()["qwen3-4b"], "bf16") == 2 * table()["qwen3-4b"].parameters()
@@ -141,7 +142,10 @@ def weight_bytes(
     size = DTYPE_BYTES[dtype]
     per_stage = ceil(shape.layers / pipeline_parallel)
     heaviest = sorted(
-        ((_block_bytes(shape, block, size, quant, tensor_parallel, device), count) for block, count in shape.blocks()),
+        (
+            (_block_bytes(shape, block, size, quant, tensor_parallel, device), count)
+            for block, count in shape.blocks()
+        ),
         reverse=True,
     )
     layers, left = 0, per_stage
