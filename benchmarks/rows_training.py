@@ -190,7 +190,9 @@ def _quant(trainer: Mapping[str, Any]) -> Quant | None:
         return None
     if quant.get("kind") not in QUANTS:
         raise NotCovered(f"base_quant.kind {quant.get('kind')!r}")
-    return Quant(QUANTS[quant["kind"]], bool(quant.get("double")))
+    # torchtune's nf4 has its scales quantised always
+    double = quant.get("double", trainer.get("system") == "torchtune")
+    return Quant(QUANTS[quant["kind"]], bool(double))
 
 
 def _optimizer(trainer: Mapping[str, Any]) -> Optimizer:

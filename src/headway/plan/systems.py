@@ -17,15 +17,15 @@ class LossCost(Struct, frozen=True):
     0
     """
 
-    forward: int
-    backward: int
-    held: int = 0
+    forward: float
+    backward: float
+    held: float = 0
     rows_chunk: int = 0
     responses: int = 0
 
     def half(self) -> "LossCost":
         """The same where nothing is cast to fp32."""
-        return LossCost(self.forward // 2, self.backward // 2, self.held // 2, self.rows_chunk // 2, self.responses)
+        return LossCost(self.forward / 2, self.backward / 2, self.held / 2, self.rows_chunk // 2, self.responses)
 
     def plus(self, temporary: int) -> "LossCost":
         """With a temporary of so many bytes per logit in both passes."""
@@ -50,7 +50,8 @@ class System(Struct, frozen=True):
     seen in ten runs of six models). `checkpoints_away`: what checkpointing keeps of a block goes
     to host memory. `gathers` and `loads`: what goes through host memory for a checkpoint and for loading
     (plan/saving.py). `held_back`: bytes that its allocator holds beyond tensors from loading and from its own
-    streams. `loss` and `loss_fused`: the cost of full logits, run eagerly and compiled.
+    streams. `loss` and `loss_fused`: the cost of full logits, run eagerly and compiled. `chunks`: that is
+    of logits that are made and taken to the loss chunk by chunk, so that head gradients are summed.
 
     >>> system("litgpt").fused_qkv
     True
@@ -71,6 +72,7 @@ class System(Struct, frozen=True):
     held_back: int = 0
     loss: LossCost = LossCost(10, 12)
     loss_fused: LossCost = LossCost(4, 4)
+    chunks: bool = False
 
 
 SYSTEMS: dict[str, System] = {
@@ -95,9 +97,12 @@ SYSTEMS: dict[str, System] = {
         norm="fused", gathers="nothing", loads="mapped", root_stays=False, loss=LossCost(10, 12),
         loss_fused=LossCost(4, 4),
     ),
-    # logits in eight chunks in half precision (2), their log-softmax in fp32 (4), one chunk's gradient at a time
+    # logits in eight chunks in half precision (2), their log-softmax in fp32 (4), of one chunk two gradients (8/8);
+    # compiled, a chunk's loss keeps its logits alone, and its gradient is in half precision (2/8). Each chunk has a
+    # gradient of the head, which is added to the sum of those before it
     "torchtune": System(
-        gathers="together", loads="permuted", root_stays=False, loss=LossCost(6, 7), loss_fused=LossCost(6, 6)
+        gathers="together", loads="permuted", root_stays=False, loss=LossCost(6, 7), loss_fused=LossCost(2, 2.25),
+        chunks=True,
     ),
     # Fabric casts the list of logits to fp32 (4), which the loop holds; log-softmax by chunk of 128 tokens (4)
     "litgpt": System(

@@ -204,15 +204,19 @@ def loss_bytes(workload: Workload, rank: Rank, batch: Batch) -> tuple[int, int, 
         return 2 * FP32 * chunk, 3 * FP32 * chunk + batch.tokens * shape.hidden * size + head, 0
     cost = _cost(workload, rank)
     cells = batch.tokens * vocab
-    if trainer.loss == "logits-chunks" and not cost.rows_chunk:
+    if trainer.loss == "logits-chunks" and not cost.rows_chunk and not rank.habits.chunks:
         # all logits and their gradients in half precision, the rest for one chunk at a time
-        whole = 2 * size * cells + max(cost.forward, cost.backward) * chunk
+        whole = 2 * size * cells + round(max(cost.forward, cost.backward) * chunk)
         return whole, whole, 0
     beside = cost.responses * batch.responses * vocab
     beside += size * cells if trainer.temperature else 0
     beside += size * cells if rank.style.softcapped else 0
     last = cost.rows_chunk * vocab * min(batch.tokens, batch.rows * LITGPT_CHUNK)
-    return cost.forward * cells + beside, cost.backward * cells + last + beside, cost.held * cells
+    return (
+        round(cost.forward * cells) + beside,
+        round(cost.backward * cells) + last + beside,
+        round(cost.held * cells),
+    )
 
 
 def _cost(workload: Workload, rank: Rank) -> LossCost:
@@ -237,6 +241,8 @@ def moments(workload: Workload, batch: Batch, rank: Rank | None = None) -> tuple
     forward_loss, backward_loss, held = loss_bytes(workload, rank, batch)
     head = rank.embedding * rank.style.size
     head_gradient = 0 if trainer.lora and not trainer.lora.embeddings else ceil(head / layout.tensor)
+    # the sum of the chunks' gradients is copied for the reduction when the last one of them is gone
+    summed = max(0, head_gradient - copies.head_gradients) if rank.habits.chunks else 0
     unpacked = head if trainer.quant is not None and rank.habits.packed_head else 0
     states_gradient = batch.tokens * rank.style.size * ceil(rank.shape.vocab / layout.tensor)
     everything = _all_gradients(workload, rank, copies)
@@ -250,8 +256,13 @@ def moments(workload: Workload, batch: Batch, rank: Rank | None = None) -> tuple
         Moment("loss, forward", before, copies.loss, full, unpacked, forward_loss),
         Moment("loss, backward", before, copies.loss, full, unpacked, backward_loss),
         Moment(
-            "head, backward", before, copies.loss + copies.head_gradients, full, head_gradient, held + states_gradient
-        ),
+            "head, backward",
+            before,
+            copies.loss + copies.head_gradients,
+            full,
+            head_gradient + summed,
+            held + states_gradient,
+        ),  # fmt: skip
         Moment("backward, last block", before + waiting, running, left, whole.backward, held),
         Moment("backward, first block", rest, running, source, whole.backward, held),
         Moment("backward, embedding", everything, copies.head_gradients, source, 0, held),
