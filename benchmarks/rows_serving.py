@@ -35,6 +35,8 @@ BLOCK_TOKENS = 16
 COMPARED = {"pretrain": 2, "rl": 4}
 """Head matrices that a comparison of two variants holds: each its own, in RL a reference's too."""
 COMPARING = ("torch", "liger")
+LIGER = "liger"
+"""Whose benchmark compares two variants, and leaves logits in the head's precision; its sources name it."""
 DEVICE = 600 * MIB
 """CUDA context of a generation loop, where the row's counter is the device's."""
 
@@ -197,17 +199,20 @@ def _loss(row: Row) -> Prediction:
     if dtype not in PLAIN:
         raise NotCovered(f"trainer.param_dtype {dtype!r} of a loss is not planned")
     mode = str(trainer.get("mode", "pretrain"))
-    comparing = trainer.get("system") in COMPARING
+    compares = trainer.get("system") in COMPARING and (LIGER in str(row.get("source", "")).lower() or mode == "rl")
     loss = Loss(
-        _loss_kind(model, trainer), tokens, vocab, int(model.get("hidden") or 0), PLAIN[dtype],
-        heads=COMPARED.get(mode, 1) if comparing else 1, repeated=comparing,
+        _loss_kind(model, trainer, casts=not compares), tokens, vocab, int(model.get("hidden") or 0), PLAIN[dtype],
+        heads=COMPARED.get(mode, 1) if compares else 1, repeated=compares,
         chunk=int(trainer.get("seq_len") or 0) if mode == "rl" else 0,
     )  # fmt: skip
     return _of(loss_bytes(loss))
 
 
-def _loss_kind(model: Mapping[str, Any], trainer: Mapping[str, Any]) -> LossKind:
-    """By what is given (logits, or hidden states and a head), the mode, and how the loss is computed."""
+def _loss_kind(model: Mapping[str, Any], trainer: Mapping[str, Any], *, casts: bool) -> LossKind:
+    """By what is given (logits, or hidden states and a head), the mode, and how the loss is computed.
+
+    `casts`: torch's cross entropy runs on logits cast to fp32, as everywhere but in Liger's comparison.
+    """
     loss = str(trainer.get("loss", "torch"))
     if not model.get("hidden"):
         fused: LossKind = "logits-inplace" if trainer.get("system") == "liger" else "logits-parallel-fused"
@@ -220,7 +225,7 @@ def _loss_kind(model: Mapping[str, Any], trainer: Mapping[str, Any]) -> LossKind
     elif trainer.get("mode") == "rl":
         kinds = {"torch": "policy", "fused": "policy-fused", "chunked": "policy-fused"}
     else:
-        kinds = {"torch": "head", "fused": "head-fused", "chunked": "head-chunked"}
+        kinds = {"torch": "head-upcast" if casts else "head", "fused": "head-fused", "chunked": "head-chunked"}
     if loss not in kinds:
         raise NotCovered(f"trainer.loss {loss!r} of a loss alone is not planned")
     return kinds[loss]

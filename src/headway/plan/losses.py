@@ -15,10 +15,11 @@ from headway.plan.item import Item
 
 LossKind = Literal[
     "logits", "logits-inplace", "logits-parallel", "logits-parallel-fused",
-    "head", "head-fused", "head-chunked", "policy", "policy-fused",
+    "head", "head-upcast", "head-fused", "head-chunked", "policy", "policy-fused",
 ]  # fmt: skip
 CHUNK = 256
 """Tokens of a chunk in TRL's chunked loss."""
+FP32 = 4
 SAMPLE = 1024
 """Tokens of a sample, which is one chunk of the fused policy loss, where nothing says how many."""
 WORKSPACE = 2 * 8320 * 1024
@@ -77,7 +78,7 @@ class Loss(Struct, frozen=True):
             return self._on_logits()
         if self.hidden < 1:
             raise InputError(f"loss {self.kind!r}: it needs the width of the hidden states; set hidden")
-        if self.kind == "head":
+        if self.kind in ("head", "head-upcast"):
             return self._head()
         if self.kind == "policy":
             return self._policy()
@@ -106,13 +107,14 @@ class Loss(Struct, frozen=True):
         return leaf, ("fp32 copy", fp32 * count), ("gradient", (2 if self.half else 0) * count)
 
     def _head(self) -> tuple[tuple[str, int], ...]:
-        """torch: head, then cross entropy in the head's precision.
+        """torch: head, then cross entropy, in the head's precision or ("head-upcast") on logits cast to fp32.
 
-        The logits are gone once log-softmax has its result, which stays for the backward pass (`size`); that makes
-        the gradient of the picked entries and that of the logits (2 x `size`).
+        The logits are gone once log-softmax has its result, which stays for the backward pass; that makes the
+        gradient of the picked entries and that of the logits: three tensors of the loss's precision. The cast's
+        gradient comes when two of them are gone. transformers (`ForCausalLMLoss`), and so TRL, and most loops cast.
         """
-        count = self.tokens * self.vocab
-        return (*self._resident(), ("log-softmax and two gradients", 3 * self.size * count))
+        count, size = self.tokens * self.vocab, FP32 if self.kind == "head-upcast" else self.size
+        return (*self._resident(), ("log-softmax and two gradients", 3 * size * count))
 
     def _policy(self) -> tuple[tuple[str, int], ...]:
         """torch: head, fp32 logits, log-softmax, picked log-probs, clipped ratio.

@@ -244,7 +244,7 @@ def moments(workload: Workload, batch: Batch, rank: Rank | None = None) -> tuple
     # the sum of the chunks' gradients is copied for the reduction when the last one of them is gone
     summed = max(0, head_gradient - copies.head_gradients) if rank.habits.chunks else 0
     unpacked = head if trainer.quant is not None and rank.habits.packed_head else 0
-    states_gradient = batch.tokens * rank.style.size * ceil(rank.shape.vocab / layout.tensor)
+    in_head = held + batch.tokens * rank.style.size * ceil(rank.shape.vocab / layout.tensor)
     everything = _all_gradients(workload, rank, copies)
     before = everything if accumulate else 0
     waiting = 0 if accumulate else min(everything, head_gradient)
@@ -255,14 +255,7 @@ def moments(workload: Workload, batch: Batch, rank: Rank | None = None) -> tuple
         Moment("forward, last block", before, copies.blocks, left, whole.forward),
         Moment("loss, forward", before, copies.loss, full, unpacked, forward_loss),
         Moment("loss, backward", before, copies.loss, full, unpacked, backward_loss),
-        Moment(
-            "head, backward",
-            before,
-            copies.loss + copies.head_gradients,
-            full,
-            head_gradient + summed,
-            held + states_gradient,
-        ),  # fmt: skip
+        Moment("head, backward", before, copies.loss + copies.head_gradients, full, head_gradient + summed, in_head),
         Moment("backward, last block", before + waiting, running, left, whole.backward, held),
         Moment("backward, first block", rest, running, source, whole.backward, held),
         Moment("backward, embedding", everything, copies.head_gradients, source, 0, held),
