@@ -154,8 +154,13 @@ def _trainer(row: Row, shape: ModelShape, batch: Rows) -> Trainer:
 
 
 def _system(row: Row) -> str:
-    """The system; torchtitan's release of 2025 compiles the loss too, and runs on Blackwell are of no older one."""
+    """The system; torchtitan's release of 2025 compiles the loss too, and runs on Blackwell are of no older one.
+
+    What torchao measured of sharded training are runs of torchtitan, as its pages on float8 say.
+    """
     system = str(section(row, "trainer")["system"])
+    if system == "torchao" and int(section(row, "layout").get("fsdp_shards") or 1) > 1:
+        system = "fsdp2"
     device = str(section(row, "machine").get("device") or "")
     return "torchtitan" if system == "fsdp2" and device.startswith(BLACKWELL) else system
 
@@ -191,8 +196,8 @@ def _quant(trainer: Mapping[str, Any]) -> Quant | None:
     if quant.get("kind") not in QUANTS:
         raise NotCovered(f"base_quant.kind {quant.get('kind')!r}")
     # torchtune's nf4 has its scales quantised always
-    double = quant.get("double", trainer.get("system") == "torchtune")
-    return Quant(QUANTS[quant["kind"]], bool(double))
+    double = bool(quant.get("double")) or trainer.get("system") == "torchtune"
+    return Quant(QUANTS[quant["kind"]], double)
 
 
 def _optimizer(trainer: Mapping[str, Any]) -> Optimizer:

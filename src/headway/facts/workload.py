@@ -15,7 +15,7 @@ Dtype = Literal["fp32", "bf16", "fp16"]
 DTYPE_BYTES: dict[Dtype, int] = {"fp32": 4, "bf16": 2, "fp16": 2}
 StateDtype = Literal["fp32", "bf16", "int8", "int4"]
 Packed = Literal["nf4", "int4", "mxfp4", "int8", "fp8"]
-Gathers = Literal["nothing", "weights", "in turn", "together"]
+Gathers = Literal["usual", "nothing", "weights", "in turn", "together"]
 Offload = Literal["none", "host", "parameters", "optimizer", "parameters+optimizer", "dropped"]
 
 
@@ -285,7 +285,8 @@ class Workload(Struct, frozen=True):
     assumed. `mode`: whether the engine generates while the trainer trains: the next step's
     answers ("one-step-off"), or without a break ("async"). `checkpoint`: "async" writes while the run goes on.
     `gathers`: what the first rank gathers in host memory for a checkpoint where ranks divide the model: "nothing",
-    the "weights", weights and then the optimizer's state ("in turn") or both ("together"); "": as the system does.
+    the "weights", weights and then the optimizer's state ("in turn") or both ("together"); "usual": what the system
+    does.
     `loads`: the "first" rank reads the whole model into host memory for all, or "each" does.
     `tools_limit_bytes`: what tools and environments of all samples may take of a node's host memory.
     """
@@ -308,7 +309,7 @@ class Workload(Struct, frozen=True):
     ray: bool = False
     mode: Literal["sync", "one-step-off", "async"] = "sync"
     checkpoint: Literal["sync", "async"] = "sync"
-    gathers: Gathers | Literal[""] = ""
+    gathers: Gathers = "usual"
     loads: Literal["first", "each"] = "first"
     tools_limit_bytes: int = 0
     save_every: int = 0

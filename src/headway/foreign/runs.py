@@ -222,7 +222,9 @@ def _verl(reading: Reading, shape: ModelShape) -> Workload:
     made = _run(shape, trainer, rollout, layout, _verl_engine(reading, rollout))
     mode = "sync" if found.value("mode") != "async" else "one-step-off" if "one_step" in found.program else "async"
     files = reading.text(f"{ACTOR}.checkpoint.save_contents", f"{ACTOR}.checkpoint.contents") or ""
-    return replace(made, ray=True, mode=mode, gathers="weights" if "hf_model" in files and not is_megatron else "")
+    return replace(
+        made, ray=True, mode=mode, gathers="weights" if "hf_model" in files and not is_megatron else "usual"
+    )
 
 
 def _verl_sft(reading: Reading, shape: ModelShape) -> Workload:

@@ -33,7 +33,8 @@ def gathered(workload: Workload, rank: Rank | None = None) -> list[Item]:
     and `save_fsdp_optimizer`; DeepSpeed's `_zero3_consolidated_16bit_state_dict`.
     """
     rank = rank or Rank.of(workload)
-    how, weights = workload.gathers or rank.habits.gathers, _weights(workload, rank)
+    how, weights = workload.gathers, _weights(workload, rank)
+    how = rank.habits.gathers if how == "usual" else how
     if how == "nothing":
         return []
     if rank.shards == 1:

@@ -10,7 +10,7 @@ import rows_training
 from headway.facts import machines
 from headway.facts.shapes import by_name
 from headway.facts.workload import Layout, Optimizer, Quant
-from headway.foreign import presets, runs, trl
+from headway.foreign import openrlhf, presets, runs, trl, verl
 from headway.foreign.shell import read_script
 from headway.plan.ledger import Phase
 from headway.plan.plan import DEVICE, HOST, plan
@@ -214,3 +214,46 @@ def test_a_host_of_512_gib_does_not_fit_and_a_larger_one_does():
     machine = machines.by_name("8xh100-80")
     assert judge(run, machines.with_host(machine, 512 << 30)).kind == "does not fit"
     assert judge(run, machines.with_host(machine, 1100 << 30)).kind == "fits"
+
+
+VERL = "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen3-8B trainer.n_gpus_per_node=8"
+
+
+def rl(tmp_path: Path, reader, command: str):
+    path = tmp_path / "run.sh"
+    path.write_text(command + "\n")
+    found = reader.read(read_script(path))
+    assert found is not None
+    ledger = plan(runs.workload(found, QWEN), machines.by_name("8xh100-80"))
+    return {line.item: line for line in ledger.select(HOST, Phase.SAVE)}
+
+
+def test_verl_gathers_weights_where_it_writes_a_hugging_face_model(tmp_path):
+    each = rl(
+        tmp_path, verl, f"{VERL} actor_rollout_ref.actor.checkpoint.save_contents=['model','optimizer','extra']"
+    )
+    assert "gathered weights" not in each
+    assert each["checkpoint staging"].bytes > 8 * 8 * QWEN.parameters() // 8
+    both = rl(tmp_path, verl, f"{VERL} actor_rollout_ref.actor.checkpoint.save_contents=['model','hf_model']")
+    assert both["gathered weights"].bytes == 4 * QWEN.parameters()
+
+
+def test_openrlhf_gathers_the_weights_that_it_saves(tmp_path):
+    command = "python3 -m openrlhf.cli.train_ppo_ray --pretrain Qwen/Qwen3-8B --actor_num_gpus_per_node 8 "
+    held = rl(tmp_path, openrlhf, command + "--zero_stage 3 --colocate_all_models")
+    assert held["gathered weights"].bytes == 2 * QWEN.parameters()
+
+
+def test_what_torchao_measured_of_sharded_training_ran_in_torchtitan():
+    model = {"layers": 32, "hidden": 4096, "ffn": 14336, "heads": 32, "kv_heads": 8, "head_dim": 128, "vocab": 128256}
+    trainer = {
+        "system": "torchao", "mode": "pretrain", "param_dtype": "fp32", "compute_dtype": "fp8", "seq_len": 8192,
+        "recompute": {"granularity": "selective"}, "compile": True,
+    }  # fmt: skip
+    row = {"model": model, "trainer": trainer, "layout": {"gpus": 8, "fsdp_shards": 8}}
+    row["measured"] = {"quantity": "reserved", "phase": "train"}
+    titan = {**row, "trainer": {**trainer, "system": "fsdp2"}}
+    assert rows_training.predict(row) == rows_training.predict(titan)
+    # what runs on one device is torchao's own loop
+    alone = {**row, "layout": {"gpus": 1}}
+    assert rows_training.workload(alone).trainer.system == "torchao"
