@@ -76,9 +76,9 @@ def _loading(workload: Workload, rank: Rank) -> Iterator[Entry]:
 
 
 def _saving(workload: Workload, rank: Rank, states: list[Item]) -> list[Entry]:
-    """What each rank of the first node copies of its part, and what its first one gathers."""
+    """What the first rank gathers; where it gathers nothing, and under ZeRO, what each rank copies of its part."""
     found = [Entry("host", "host", "trainer", item) for item in saving.gathered(workload, rank)]
-    if rank.shards > 1 or uses_zero(workload.trainer):
+    if (rank.shards > 1 and not found) or uses_zero(workload.trainer):
         found.append(_on_host(workload, saving.staging(workload, rank, sum(item.bytes for item in states))))
     return found
 

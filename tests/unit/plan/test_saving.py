@@ -257,3 +257,19 @@ def test_what_torchao_measured_of_sharded_training_ran_in_torchtitan():
     # what runs on one device is torchao's own loop
     alone = {**row, "layout": {"gpus": 1}}
     assert rows_training.workload(alone).trainer.system == "torchao"
+
+
+def test_ranks_that_have_the_whole_model_each_load_it_beside_an_engine(tmp_path):
+    command = "trl/scripts/grpo.py --model_name_or_path Qwen/Qwen3-8B --use_vllm --output_dir o"
+
+    def loading(launcher: str) -> int:
+        path = tmp_path / "run.sh"
+        path.write_text(f"{launcher} {command}\n")
+        found = trl.read(read_script(path))
+        assert found is not None
+        ledger = plan(runs.workload(found, QWEN), machines.by_name("4xh100-80"))
+        return sum(line.bytes for line in ledger.select(HOST, Phase.LOAD) if line.item == "model being loaded")
+
+    whole = 4 * QWEN.parameters()
+    assert loading("accelerate launch --multi_gpu --num_machines 1 --num_processes 4") == 4 * whole
+    assert loading("accelerate launch --use_fsdp --num_machines 1 --num_processes 4") == whole

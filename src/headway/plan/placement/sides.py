@@ -16,7 +16,7 @@ from headway.plan.megatron.phases import SYSTEMS
 from headway.plan.megatron.run import Run
 from headway.plan.megatron.stages import Stage
 from headway.plan.rank import Rank
-from headway.plan.systems import DEEPSPEED
+from headway.plan.systems import uses_zero
 from headway.units import GIB, MIB
 
 CHANNELS, CHANNEL_BYTES, DIRECT_PEERS = 32, 12 * MIB, 7
@@ -208,7 +208,7 @@ class Plain(Struct, frozen=True, dict=True):
         """The whole model comes to the host first; under ZeRO 3 a file of it at a time."""
         workload = self.workload
         count = workload.model.parameters()
-        if workload.trainer.system in DEEPSPEED and workload.layout.shards > 1:
+        if uses_zero(workload.trainer) and workload.layout.shards > 1:
             size = min(saving.FILE_BYTES, count * pinned.HALF)
             return Item.exact("file being loaded", size, "one file of the checkpoint", "each rank takes its shard")
         size = DTYPE_BYTES[workload.trainer.param_dtype]
