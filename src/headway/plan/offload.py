@@ -31,7 +31,8 @@ def host_states(workload: Workload, rank: Rank | None = None) -> list[Item]:
     away = 1.0 if optimizer.paged else optimizer.offload
     found: list[Item] = []
     if away:
-        found += _zero(workload, rank, away) if uses_zero(workload.trainer) else _plain(workload, rank, away)
+        is_zero = uses_zero(workload.trainer) and not optimizer.paged
+        found += _zero(workload, rank, away) if is_zero else _plain(workload, rank, away)
     if rank.offloads_parameters:
         found.append(_pinned("offloaded weights", workload, rank, rank.share(rank.base), rank.base_formula))
     if rank.offloads_parameters and not uses_zero(workload.trainer):

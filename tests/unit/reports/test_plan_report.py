@@ -158,7 +158,7 @@ def test_a_host_of_which_nobody_said_how_much_it_has_is_in_the_verdict():
         whole = Planned(run, where, ledger, overall(verdict(ledger, where)), 99, NO_ADVICE)
         return " ".join(shown(plan_report(whole, "torchtune"), 300)[:8])
 
-    assert "Fits: even the upper bounds are inside every known limit. A node's host needs up to 997" in heading(
+    assert "Fits: even the upper bounds are inside every known limit. A node's host needs up to 989" in heading(
         machine
     )
     assert "Does not fit: what is expected is over a limit." in heading(machines.with_host(machine, 512 * GIB))
