@@ -71,6 +71,12 @@ def _precision(engine: Mapping[str, Any], note: str) -> tuple[Dtype, Quant | Non
     return "bf16", Quant(PACKED[name], double="with double" in note)
 
 
+def _published(shape: ModelShape, quant: Quant | None) -> Quant | None:
+    """The packing as the model is published: the four bits of gpt-oss are mxfp4's, on experts alone."""
+    is_packed = shape.family == "gpt_oss" and quant is not None and quant.kind == "int4"
+    return Quant("mxfp4") if is_packed else quant
+
+
 def _kv_dtype(engine: Mapping[str, Any]) -> KvDtype:
     name = str(engine.get("kv_dtype", "bf16"))
     for known in KV_BYTES:
@@ -88,8 +94,9 @@ def _generation(row: Row) -> Prediction:
     prompt, new = int(engine.get("prompt_len") or 0), int(engine.get("new_tokens") or 0)
     if prompt + new < 1:
         raise NotCovered("engine has neither prompt_len nor new_tokens")
+    shape = row_shape(section(row, "model"))
     run = hf_generation(
-        row_shape(section(row, "model")), dtype, quant, batch=int(engine.get("batch") or 1), prompt=prompt,
+        shape, dtype, _published(shape, quant), batch=int(engine.get("batch") or 1), prompt=prompt,
         new_tokens=new, style=style, kv_dtype=_kv_dtype(engine),
     )  # fmt: skip
     return _answer(row, lambda entry: _of_generation(run, style, entry))
@@ -127,9 +134,7 @@ def _engine(row: Row) -> Prediction:
         max_batched_tokens=int(keys.get("max_batched_tokens") or batched), graphs=not keys.get("eager", False),
     )  # fmt: skip
     shape, device = row_shape(section(row, "model")), str(machine.get("device", ""))
-    if shape.family == "gpt_oss" and quant is not None and quant.kind == "int4":
-        # its four bits are mxfp4's, on experts alone
-        engine = replace(engine, quant=Quant("mxfp4"))
+    engine = replace(engine, quant=_published(shape, quant))
     longest = engine.max_length or 4096
     memory = engine_memory(
         shape, engine, device_bytes=total, free_bytes=total, longest=longest, device=device,

@@ -19,12 +19,13 @@ STATE_BYTES = 4
 NF4_GROUP, NF4_NESTED = 64, 256
 INT4_GROUP = 128
 MXFP4_GROUP = 32
-PADDINGS = {"h100": (1, 64), "h200": (1, 64), "h20": (1, 64), "gh200": (1, 64), "h800": (1, 64)}
-PADDINGS |= dict.fromkeys(("b200", "b300", "gb200", "gb300"), (256, 256))
-"""Device -> multiples that vLLM pads the hidden width and the width of an mxfp4 expert to: Triton's kernels on
-Hopper, FlashInfer's on Blackwell's servers."""
-MARLIN = (256, 128)
-"""The same of Marlin's kernels, on all other devices. Source: vLLM's `Mxfp4MoEMethod.create_weights`."""
+TRITON, FLASHINFER, MARLIN = (1, 64), (256, 256), (256, 128)
+"""Multiples that an engine's kernels pad the hidden width and the width of an mxfp4 expert to. Source: vLLM's
+`Mxfp4MoEMethod.create_weights`."""
+KERNELS = dict.fromkeys(("h100", "h200", "h20", "h800", "gh200"), TRITON)
+KERNELS |= dict.fromkeys(("b200", "b300", "gb200", "gb300"), FLASHINFER)
+"""Device -> the kernels that vLLM takes for mxfp4: Triton's on Hopper, FlashInfer's on Blackwell's servers; Marlin's
+on all others."""
 FP8_BLOCK = 128 * 128
 
 
@@ -120,14 +121,14 @@ def weight_bytes(
     tensor_parallel: int = 1,
     pipeline_parallel: int = 1,
     packed_head: bool = False,
-    device: str = "",
+    padding: tuple[int, int] = (1, 1),
 ) -> int:
     """Bytes of the weights on the fullest rank, as vLLM, SGLang and transformers hold them.
 
     Tensor parallel ranks divide projections, experts, embedding and head (the vocabulary padded to 64); norms and
     routers are on each. K and V projections are not divided below one head; the narrow projections of MLA not at
     all. `quant` packs the projections of the blocks (and the head with `packed_head`); embedding, head, norms and
-    routers stay in `dtype`. mxfp4 packs experts alone, whose widths are padded as the kernels of `device` ask.
+    routers stay in `dtype`. mxfp4 packs experts alone, their widths padded to the multiples in `padding`.
     Layers divide over pipeline stages, of which the first has the embedding and the last the head (a tied one is
     then there twice). InputError for less than one rank.
 
@@ -143,7 +144,7 @@ def weight_bytes(
     per_stage = ceil(shape.layers / pipeline_parallel)
     heaviest = sorted(
         (
-            (_block_bytes(shape, block, size, quant, tensor_parallel, device), count)
+            (_block_bytes(shape, block, size, quant, tensor_parallel, padding), count)
             for block, count in shape.blocks()
         ),
         reverse=True,
@@ -173,13 +174,14 @@ UNDIVIDED = {"q_a", "kv_a"}
 
 
 def _block_bytes(
-    shape: ModelShape, block: Block, size: int, quant: Quant | None, ranks: int, device: str = ""
+    shape: ModelShape, block: Block, size: int, quant: Quant | None, ranks: int, padding: tuple[int, int] = (1, 1)
 ) -> int:
     """One block on one rank: its projections packed or not, and what no rank divides."""
     if quant is not None and quant.kind == "mxfp4":
         plain = _block_bytes(shape, block, size, None, ranks)
         experts = shape.experts * shape.expert_parameters() if block.experts else 0
-        return plain - ceil(experts / ranks) * size + (_mxfp4_bytes(shape, size, ranks, device) if experts else 0)
+        packed = _mxfp4_bytes(shape, size, ranks, padding) if experts else 0
+        return plain - ceil(experts / ranks) * size + packed
     packed = outputs = whole = 0
     for one in _linears(shape, block):
         packed += _share(shape, one, ranks)
@@ -194,17 +196,25 @@ def _block_bytes(
     return (packed_bytes(packed, quant, outputs) if quant else packed * size) + rest * size
 
 
-def _mxfp4_bytes(shape: ModelShape, size: int, ranks: int, device: str) -> int:
+def kernels_of(device: str) -> tuple[int, int]:
+    """What the kernels for mxfp4 on a device, or on a machine of them, pad widths to.
+
+    >>> kernels_of("8xh100-80"), kernels_of("RTX4090-24GB")
+    ((1, 64), (256, 128))
+    """
+    words = device.lower().replace("x", "-").split("-")
+    return next((KERNELS[word] for word in words if word in KERNELS), MARLIN)
+
+
+def _mxfp4_bytes(shape: ModelShape, size: int, ranks: int, padding: tuple[int, int]) -> int:
     """The experts of one layer on one rank, packed and padded, with their biases.
 
     >>> from headway.facts.shapes import by_name
-    >>> round(_mxfp4_bytes(by_name("gpt-oss-20b"), 2, 1, "h100-80") * 24 / 2**30, 2)
+    >>> round(_mxfp4_bytes(by_name("gpt-oss-20b"), 2, 1, TRITON) * 24 / 2**30, 2)
     9.47
     """
-    words = device.lower().replace("x", "-").split("-")
-    hidden, inner = next((PADDINGS[word] for word in words if word in PADDINGS), MARLIN)
-    hidden = ceil(shape.hidden / hidden) * hidden
-    inner = ceil(ceil(shape.expert_ffn / ranks) / inner) * inner
+    hidden = ceil(shape.hidden / padding[0]) * padding[0]
+    inner = ceil(ceil(shape.expert_ffn / ranks) / padding[1]) * padding[1]
     ins = 2 if shape.gated else 1
     weights = shape.experts * (ins + 1) * hidden * inner
     biases = shape.experts * (ins * inner + hidden) * size if shape.expert_bias else 0

@@ -12,6 +12,8 @@ from headway.errors import InputError
 from headway.facts.shapes import ModelShape
 from headway.facts.workload import DTYPE_BYTES, Engine
 from headway.plan.engine_sizes import (
+    FLASHINFER,
+    kernels_of,
     kv_token_bytes,
     packed_bytes,
     sequence_kv_bytes,
@@ -68,8 +70,6 @@ SGLANG_START = 1900 * MIB
 SGLANG_BUFFERS, SGLANG_BUFFERS_UPPER = 3 * GIB // 2, 4 * GIB
 """What SGLang takes between its weights and sizing the pool (attention workspaces): nothing in a log of 2025, 3.5 GiB
 in one of 2026."""
-PADDED_MOST = "b200"
-"""The device whose kernels pad packed experts the most."""
 RESIDUE = {"vllm": (700 * MIB, 3 * GIB // 2), "sglang": (2 * GIB, 16 * GIB // 5)}
 """What a sleeping engine leaves on the device: 0.7 GiB (vLLM) to 3.2 GiB (SGLang) were reported."""
 
@@ -208,19 +208,19 @@ def _refusal(engine: Engine, budget: int, free: int, pool: int) -> str:
 
 def _weights(shape: ModelShape, engine: Engine, device: str) -> Item:
 
-    def size_of(device: str) -> int:
+    def size_of(padding: tuple[int, int]) -> int:
         return weight_bytes(
             shape, engine.dtype, engine.quant, tensor_parallel=engine.tensor_parallel,
-            pipeline_parallel=engine.pipeline_parallel, device=device,
+            pipeline_parallel=engine.pipeline_parallel, padding=padding,
         )  # fmt: skip
 
-    size = size_of(device)
+    size = size_of(kernels_of(device))
     kind = engine.quant.kind if engine.quant else engine.dtype
     formula = f"{shape.parameters():,} parameters, {kind}, over {engine.tensor_parallel * engine.pipeline_parallel}"
     upper = size + size * 3 // 100 + 64 * MIB
     if kind == "mxfp4":
         # other kernels pad more
-        upper = max(upper, size_of(PADDED_MOST))
+        upper = max(upper, size_of(FLASHINFER))
     return Item("weights", size, upper, formula, "shape; 9 logged sizes within 2 %")
 
 

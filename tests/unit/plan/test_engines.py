@@ -12,7 +12,7 @@ from headway.errors import InputError
 from headway.facts.blocks import LinearAttention
 from headway.facts.shapes import ModelShape, table
 from headway.facts.workload import Engine, Quant
-from headway.plan.engine_sizes import VOCAB_PADDING
+from headway.plan.engine_sizes import FLASHINFER, VOCAB_PADDING, kernels_of
 from headway.plan.engines import (
     EngineMemory,
     engine_memory,
@@ -303,7 +303,7 @@ def _gpt_oss(name: str, hidden: int, inner: int) -> int:
 )  # fmt: skip
 def test_gpt_oss_packs_its_experts_alone(name: str, device: str, hidden: int, inner: int) -> None:
     shape = table()[name]
-    size = weight_bytes(shape, "bf16", Quant("mxfp4"), device=device)
+    size = weight_bytes(shape, "bf16", Quant("mxfp4"), padding=kernels_of(device))
     assert size == pytest.approx(_gpt_oss(name, hidden, inner), rel=1e-6)
     # all projections in four bits, as other models have them, is far less
     assert size > 1.04 * weight_bytes(shape, "bf16", Quant("int4"))
@@ -311,13 +311,13 @@ def test_gpt_oss_packs_its_experts_alone(name: str, device: str, hidden: int, in
 
 def test_gpt_oss_20b_is_as_large_as_vllm_logged_it() -> None:
     """vLLM issue 22331: "Model loading took 12.8848 GiB" with unpadded widths."""
-    size = weight_bytes(table()["gpt-oss-20b"], "bf16", Quant("mxfp4"), device="h100-80")
+    size = weight_bytes(table()["gpt-oss-20b"], "bf16", Quant("mxfp4"))
     assert size == pytest.approx(12.8848 * GIB, rel=0.01)
     engine = Engine("vllm", 0.9, quant=Quant("mxfp4"))
     shape = table()["gpt-oss-20b"]
     item = engine_memory(shape, engine, device_bytes=H100, free_bytes=H100, longest=4096, device="h100-80").weights
     # other kernels pad more, and nobody said which run
-    assert item.upper >= weight_bytes(shape, "bf16", Quant("mxfp4"), device="b200")
+    assert item.upper >= weight_bytes(shape, "bf16", Quant("mxfp4"), padding=FLASHINFER)
 
 
 def test_a_row_of_gpt_oss_in_four_bits_is_mxfp4() -> None:
