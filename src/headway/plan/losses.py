@@ -15,7 +15,7 @@ from headway.plan.item import Item
 
 LossKind = Literal[
     "logits", "logits-inplace", "logits-parallel", "logits-parallel-fused",
-    "head", "head-upcast", "head-fused", "head-chunked", "policy", "policy-fused",
+    "head", "head-upcast", "head-fused", "head-fused-cast", "head-chunked", "policy", "policy-fused",
 ]  # fmt: skip
 CHUNK = 256
 """Tokens of a chunk in TRL's chunked loss."""
@@ -132,6 +132,9 @@ class Loss(Struct, frozen=True):
         logits (`size`), their fp32 copy, which becomes their gradient (4), and that cast (`size`); chunks are as many
         as the vocabulary is times wider than the hidden states, their tokens rounded up to a power of two. Policy: a
         chunk is one sample, with logits, two fp32 tensors and, where half precision, their cast.
+
+        Liger of 2025 ("head-fused-cast") writes a chunk's gradient over its logits, and each chunk's part of the
+        head's gradient is a product of its own, cast to fp32, before it is added.
         """
         filled = (("head's gradient", self.head), ("states' gradient", self.states))
         if self.kind == "policy-fused":
@@ -140,6 +143,10 @@ class Loss(Struct, frozen=True):
             return (*self._resident(), ("states of the reference", self.states), *filled, ("a chunk's logits", each))
         chunks = ceil(self.vocab / self.hidden)
         tokens = self.chunk or 1 << (ceil(self.tokens / chunks) - 1).bit_length()
+        if self.kind == "head-fused-cast":
+            each = min(tokens, self.tokens) * self.vocab * self.size
+            part = self.head + (self.head // self.size * FP32 if self.half else 0)
+            return (*self._resident(), *filled, ("a chunk's logits", each), ("its part of the head's gradient", part))
         each = min(tokens, self.tokens) * self.vocab * (4 + (2 * self.size if self.half else 0))
         return (*self._resident(), *filled, ("a chunk's logits", each))
 
