@@ -37,6 +37,9 @@ def row_shape(model: Mapping[str, Any]) -> ModelShape:
 
 def _with_habits(shape: ModelShape) -> ModelShape:
     """The shape with what the table knows of a model of the same widths, its layers, vocabulary and tying kept."""
+    experts = _by_experts().get((*_widths(shape), shape.experts, shape.layers))
+    if experts is not None:
+        return replace(experts, name=shape.name, vocab=shape.vocab, tied=shape.tied)
     known = _by_widths().get(_widths(shape))
     if known is None or shape.experts or shape.mla:
         return shape
@@ -45,6 +48,16 @@ def _with_habits(shape: ModelShape) -> ModelShape:
         qk_norm=known.qk_norm, qk_norm_wide=known.qk_norm_wide, norm=known.norm, norm_bias=known.norm_bias,
         norm_weight=known.norm_weight, norms=known.norms, parallel=known.parallel, head_bias=known.head_bias,
     )  # fmt: skip
+
+
+@cache
+def _by_experts() -> dict[tuple[int | bool, ...], ModelShape]:
+    """Models of experts whose biases and sinks a row does not tell."""
+    return {
+        (*_widths(shape), shape.experts, shape.layers): shape
+        for shape in table().values()
+        if shape.experts and shape.expert_bias
+    }
 
 
 @cache

@@ -7,6 +7,8 @@ again ("with double quantisation"), and whether a cache is made for all tokens a
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from headway.facts.shapes import ModelShape
 from headway.facts.workload import Dtype, Engine, Packed, Quant
 from headway.plan.engine_sizes import KV_BYTES, KvDtype, kv_token_bytes
@@ -26,12 +28,15 @@ PACKED: dict[str, Packed] = {
     "awq": "int4",
     "int8": "int8",
     "fp8": "fp8",
+    "mxfp4": "mxfp4",
 }
 BLOCK_TOKENS = 16
 """Tokens of a block of vLLM's pool, whose count is a multiple of it."""
 COMPARED = {"pretrain": 2, "rl": 4}
 """Head matrices that a comparison of two variants holds: each its own, in RL a reference's too."""
 COMPARING = ("torch", "liger")
+LIGER = "liger"
+"""Whose benchmark compares two variants, and leaves logits in the head's precision; its sources name it."""
 DEVICE = 600 * MIB
 """CUDA context of a generation loop, where the row's counter is the device's."""
 
@@ -66,6 +71,12 @@ def _precision(engine: Mapping[str, Any], note: str) -> tuple[Dtype, Quant | Non
     return "bf16", Quant(PACKED[name], double="with double" in note)
 
 
+def _published(shape: ModelShape, quant: Quant | None) -> Quant | None:
+    """The packing as the model is published: the four bits of gpt-oss are mxfp4's, on experts alone."""
+    is_packed = shape.family == "gpt_oss" and quant is not None and quant.kind == "int4"
+    return Quant("mxfp4") if is_packed else quant
+
+
 def _kv_dtype(engine: Mapping[str, Any]) -> KvDtype:
     name = str(engine.get("kv_dtype", "bf16"))
     for known in KV_BYTES:
@@ -83,8 +94,9 @@ def _generation(row: Row) -> Prediction:
     prompt, new = int(engine.get("prompt_len") or 0), int(engine.get("new_tokens") or 0)
     if prompt + new < 1:
         raise NotCovered("engine has neither prompt_len nor new_tokens")
+    shape = row_shape(section(row, "model"))
     run = hf_generation(
-        row_shape(section(row, "model")), dtype, quant, batch=int(engine.get("batch") or 1), prompt=prompt,
+        shape, dtype, _published(shape, quant), batch=int(engine.get("batch") or 1), prompt=prompt,
         new_tokens=new, style=style, kv_dtype=_kv_dtype(engine),
     )  # fmt: skip
     return _answer(row, lambda entry: _of_generation(run, style, entry))
@@ -121,8 +133,13 @@ def _engine(row: Row) -> Prediction:
         max_length=int(keys.get("max_model_len") or 0), max_seqs=int(keys.get("max_seqs") or seqs),
         max_batched_tokens=int(keys.get("max_batched_tokens") or batched), graphs=not keys.get("eager", False),
     )  # fmt: skip
-    shape = row_shape(section(row, "model"))
-    memory = engine_memory(shape, engine, device_bytes=total, free_bytes=total, longest=engine.max_length or 4096)
+    shape, device = row_shape(section(row, "model")), str(machine.get("device", ""))
+    engine = replace(engine, quant=_published(shape, quant))
+    longest = engine.max_length or 4096
+    memory = engine_memory(
+        shape, engine, device_bytes=total, free_bytes=total, longest=longest, device=device,
+        stage="first" if section(row, "measured").get("rank") in ("0", 0, "first") else "last",
+    )  # fmt: skip
     used = _used(memory) if total else Prediction(0, 0)
     return _answer(row, lambda entry: _of_engine(row, shape, engine, memory, used, entry))
 
@@ -187,17 +204,23 @@ def _loss(row: Row) -> Prediction:
     if dtype not in PLAIN:
         raise NotCovered(f"trainer.param_dtype {dtype!r} of a loss is not planned")
     mode = str(trainer.get("mode", "pretrain"))
-    comparing = trainer.get("system") in COMPARING
+    compares = trainer.get("system") in COMPARING and (LIGER in str(row.get("source", "")).lower() or mode == "rl")
+    # a fused kernel is compiled in its first call, so that a later one is measured
+    repeated = compares or trainer.get("loss") == "fused"
     loss = Loss(
-        _loss_kind(model, trainer), tokens, vocab, int(model.get("hidden") or 0), PLAIN[dtype],
-        heads=COMPARED.get(mode, 1) if comparing else 1, repeated=comparing,
+        _loss_kind(model, trainer, casts=not compares), tokens, vocab, int(model.get("hidden") or 0), PLAIN[dtype],
+        heads=COMPARED.get(mode, 1) if compares else 1, repeated=repeated,
         chunk=int(trainer.get("seq_len") or 0) if mode == "rl" else 0,
     )  # fmt: skip
     return _of(loss_bytes(loss))
 
 
-def _loss_kind(model: Mapping[str, Any], trainer: Mapping[str, Any]) -> LossKind:
-    """By what is given (logits, or hidden states and a head), the mode, and how the loss is computed."""
+def _loss_kind(model: Mapping[str, Any], trainer: Mapping[str, Any], *, casts: bool) -> LossKind:
+    """By what is given (logits, or hidden states and a head), the mode, and how the loss is computed.
+
+    `casts`: torch's cross entropy runs on logits cast to fp32, as everywhere but in Liger's comparison, which is of
+    2024.
+    """
     loss = str(trainer.get("loss", "torch"))
     if not model.get("hidden"):
         fused: LossKind = "logits-inplace" if trainer.get("system") == "liger" else "logits-parallel-fused"
@@ -211,6 +234,8 @@ def _loss_kind(model: Mapping[str, Any], trainer: Mapping[str, Any]) -> LossKind
         kinds = {"torch": "policy", "fused": "policy-fused", "chunked": "policy-fused"}
     else:
         kinds = {"torch": "head", "fused": "head-fused", "chunked": "head-chunked"}
+        if casts:
+            kinds |= {"torch": "head-upcast", "fused": "head-fused-cast"}
     if loss not in kinds:
         raise NotCovered(f"trainer.loss {loss!r} of a loss alone is not planned")
     return kinds[loss]

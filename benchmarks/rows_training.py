@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec.structs import replace
+
 from headway.facts.shapes import ModelShape
 from headway.facts.workload import Layout, Lora, Optimizer, Quant, Rollout, Trainer, Workload
 from headway.plan.ledger import Ledger, Phase, Quantity
-from headway.plan.plan import DEVICE, plan
+from headway.plan.plan import DEVICE, HOST, plan
 from prediction import NotCovered, Prediction, Row, need, section
 from row_shapes import row_shape
 
@@ -40,13 +42,12 @@ def covers(row: Row) -> bool:
 def predict(row: Row) -> Prediction:
     """The row's own quantity, expected and upper; NotCovered with the reason where its configuration is not."""
     quantity = section(row, "measured").get("quantity")
+    if quantity == "host":
+        return _on_host(row)
     ledger = plan_of(row)
     if quantity in ("states", "weights"):
         size = sum(line.bytes for line in ledger.select(DEVICE, Phase.STEP) if line.item in _STATES[quantity])
         return Prediction(size, round(size * 1.02))
-    if quantity == "host":
-        found = [ledger.peak_of("node[0].host", phase) for phase in ledger.phases("node[0].host")]
-        return Prediction(max(peak.bytes for peak in found), max(peak.upper for peak in found))
     if quantity not in ("allocated", "reserved", "device_used"):
         raise NotCovered(f"measured.quantity {quantity!r} of a trainer")
     also = tuple(
@@ -54,6 +55,15 @@ def predict(row: Row) -> Prediction:
     )
     expected = _measured(row, ledger, quantity)
     return Prediction(expected.bytes, expected.upper, also)
+
+
+def _on_host(row: Row) -> Prediction:
+    """The highest phase of a node's host memory; a save counts unless the row says "train"."""
+    ledger = plan(replace(workload(row), save=True))
+    phase = section(row, "measured").get("phase")
+    chosen = {"train": (Phase.TRAIN, Phase.STEP), "load": (Phase.LOAD,), "init": (Phase.LOAD,)}.get(str(phase))
+    found = [ledger.peak_of(HOST, phase) for phase in chosen or ledger.phases(HOST)]
+    return Prediction(max(peak.bytes for peak in found), max(peak.upper for peak in found))
 
 
 _STATES = {
@@ -144,8 +154,13 @@ def _trainer(row: Row, shape: ModelShape, batch: Rows) -> Trainer:
 
 
 def _system(row: Row) -> str:
-    """The system; torchtitan's release of 2025 compiles the loss too, and runs on Blackwell are of no older one."""
+    """The system; torchtitan's release of 2025 compiles the loss too, and runs on Blackwell are of no older one.
+
+    What torchao measured of sharded training are runs of torchtitan, as its pages on float8 say.
+    """
     system = str(section(row, "trainer")["system"])
+    if system == "torchao" and int(section(row, "layout").get("fsdp_shards") or 1) > 1:
+        system = "fsdp2"
     device = str(section(row, "machine").get("device") or "")
     return "torchtitan" if system == "fsdp2" and device.startswith(BLACKWELL) else system
 
@@ -180,7 +195,9 @@ def _quant(trainer: Mapping[str, Any]) -> Quant | None:
         return None
     if quant.get("kind") not in QUANTS:
         raise NotCovered(f"base_quant.kind {quant.get('kind')!r}")
-    return Quant(QUANTS[quant["kind"]], bool(quant.get("double")))
+    # torchtune's nf4 has its scales quantised always
+    double = bool(quant.get("double")) or trainer.get("system") == "torchtune"
+    return Quant(QUANTS[quant["kind"]], double)
 
 
 def _optimizer(trainer: Mapping[str, Any]) -> Optimizer:

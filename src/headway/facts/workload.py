@@ -14,7 +14,8 @@ from headway.facts.shapes import ModelShape
 Dtype = Literal["fp32", "bf16", "fp16"]
 DTYPE_BYTES: dict[Dtype, int] = {"fp32": 4, "bf16": 2, "fp16": 2}
 StateDtype = Literal["fp32", "bf16", "int8", "int4"]
-Packed = Literal["nf4", "int4", "int8", "fp8"]
+Packed = Literal["nf4", "int4", "mxfp4", "int8", "fp8"]
+Gathers = Literal["usual", "nothing", "weights", "in turn", "together"]
 Offload = Literal["none", "host", "parameters", "optimizer", "parameters+optimizer", "dropped"]
 
 
@@ -36,7 +37,8 @@ class Lora(Struct, frozen=True):
 
 
 class Quant(Struct, frozen=True):
-    """How the projections of a frozen base are packed. `double`: the scales of nf4 are quantised again.
+    """How the projections of a frozen base are packed. `double`: the scales of nf4 are quantised again. mxfp4 packs
+    experts alone, as gpt-oss is published.
 
     >>> Quant("nf4").double
     False
@@ -146,6 +148,8 @@ class Trainer(Struct, frozen=True):
     copy, because `copies` has one, and the optimizer's part is copied.
     `copies`: half-precision copies of its parameters that each rank keeps in pinned host memory beside that of a
     `reference` in the host: of "actor" (what the engine gets), "old_actor", "teacher", "rollout_actor".
+    `offload_parameters`: they wait in host memory whenever they do not compute, as FSDP's CPU offload and ZeRO 3's
+    `offload_param` have them.
     `selective`: without full checkpointing, only the results of every second matrix product and of attention stay.
     `recompute` and `megatron` are read for Megatron's trainers only.
     """
@@ -172,6 +176,7 @@ class Trainer(Struct, frozen=True):
     gradients_stay: bool = False
     offload: Offload = "none"
     copies: tuple[str, ...] = ()
+    offload_parameters: bool = False
     selective: bool = False
     recompute: Recompute = field(default_factory=Recompute)
     megatron: Megatron = field(default_factory=Megatron)
@@ -279,6 +284,10 @@ class Workload(Struct, frozen=True):
     are actors of a Ray cluster on the same nodes. `unknown` lists, in words, what the run does not say and what was
     assumed. `mode`: whether the engine generates while the trainer trains: the next step's
     answers ("one-step-off"), or without a break ("async"). `checkpoint`: "async" writes while the run goes on.
+    `gathers`: what the first rank gathers in host memory for a checkpoint where ranks divide the model: "nothing",
+    the "weights", weights and then the optimizer's state ("in turn") or both ("together"); "usual": what the system
+    does.
+    `loads`: the "first" rank reads the whole model into host memory for all, or "each" does.
     `tools_limit_bytes`: what tools and environments of all samples may take of a node's host memory.
     """
 
@@ -300,6 +309,8 @@ class Workload(Struct, frozen=True):
     ray: bool = False
     mode: Literal["sync", "one-step-off", "async"] = "sync"
     checkpoint: Literal["sync", "async"] = "sync"
+    gathers: Gathers = "usual"
+    loads: Literal["first", "each"] = "first"
     tools_limit_bytes: int = 0
     save_every: int = 0
     eval_every: int = 0

@@ -139,7 +139,7 @@ def _trl(shape: ModelShape) -> Workload:
         cap=0, rows=8, checkpointing=True, attention="sdpa", logprob_chunk=0, entropy=False, updates=1, scores=True,
         optimizer=Optimizer(step="fused"), loss="logits",
     )  # fmt: skip
-    return _run(shape, trainer, _rollout(1, 8, MAX_PROMPT, 512))
+    return _run(shape, trainer, _rollout(1, 8, MAX_PROMPT, 512), save=True)
 
 
 def _sft(system: str, **how: object) -> Callable[[ModelShape], Workload]:
@@ -151,7 +151,7 @@ def _sft(system: str, **how: object) -> Callable[[ModelShape], Workload]:
             attention="sdpa", logprob_chunk=0, entropy=False, updates=1,
             optimizer=Optimizer(state_dtype="bf16", master=False, step="foreach"), loss="logits",
         )  # fmt: skip
-        return _run(shape, replace(trainer, **how), _rollout(8, 1, 0, 2048))
+        return _run(shape, replace(trainer, **how), _rollout(8, 1, 0, 2048), save=True)
 
     return build
 

@@ -221,7 +221,10 @@ def _verl(reading: Reading, shape: ModelShape) -> Workload:
     layout = _megatron_layout(reading, _verl_stages(reading)) if is_megatron else _verl_layout(reading)
     made = _run(shape, trainer, rollout, layout, _verl_engine(reading, rollout))
     mode = "sync" if found.value("mode") != "async" else "one-step-off" if "one_step" in found.program else "async"
-    return replace(made, ray=True, mode=mode)
+    files = reading.text(f"{ACTOR}.checkpoint.save_contents", f"{ACTOR}.checkpoint.contents") or ""
+    return replace(
+        made, ray=True, mode=mode, gathers="weights" if "hf_model" in files and not is_megatron else "usual"
+    )
 
 
 def _verl_sft(reading: Reading, shape: ModelShape) -> Workload:
@@ -396,7 +399,8 @@ def _trl(reading: Reading, shape: ModelShape) -> Workload:
     trainer = _trl_trainer(reading, rows, is_sampling)
     if reading.on("critic_loaded"):
         reading.notes.append("the critic and its optimizer are in no line")
-    return _run(shape, trainer, rollout, layout, _trl_engine(reading, rollout) if is_sampling else None)
+    made = _run(shape, trainer, rollout, layout, _trl_engine(reading, rollout) if is_sampling else None)
+    return replace(made, **{key: found.derived[key] for key in ("gathers", "loads") if key in found.derived})
 
 
 def _trl_trainer(reading: Reading, rows: int, is_sampling: bool) -> Trainer:
@@ -418,6 +422,7 @@ def _trl_trainer(reading: Reading, rows: int, is_sampling: bool) -> Trainer:
         checkpointing=reading.checkpointing(), attention=_attention(reading, "attn_implementation"),
         logprob_chunk=0, entropy=False, updates=reading.whole("num_steps_per_rollout", 1) if is_sampling else 1,
         scores=is_sampling, optimizer=_optimizer(reading, dtype, is_deepspeed),
+        offload_parameters=reading.on("param_offload"),
         loss="fused" if reading.flag("use_liger_kernel", "use_liger_loss") else "logits",
         temperature=is_sampling and (reading.text("temperature") or "1.0") not in ("1", "1.0"),
     )  # fmt: skip
@@ -436,7 +441,8 @@ def _optimizer(reading: Reading, dtype: Dtype, is_deepspeed: bool) -> Optimizer:
     return Optimizer(
         kind=kind, state_dtype=state, master=is_deepspeed, paged="paged" in name,  # type: ignore[arg-type]
         step="fused" if "fused" in name else "foreach" if name == "adamw_torch" else "blocks",
-        offload=1.0 if reading.on("optimizer_offload") else 0.0,
+        # what FSDP offloads are parameters, and the optimizer's state is made where they are
+        offload=1.0 if reading.on("optimizer_offload") or (reading.on("param_offload") and not is_deepspeed) else 0.0,
     )  # fmt: skip
 
 

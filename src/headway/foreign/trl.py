@@ -15,6 +15,7 @@ from headway.foreign.command import Flag, Launch, Line, split
 from headway.foreign.documents import RefusedError, Table
 from headway.foreign.found import Found, Setting
 from headway.foreign.gather import (
+    TRUTHS,
     Gather,
     Got,
     checkpoint,
@@ -62,7 +63,8 @@ NAMED: dict[str, Table] = {
     f"zero{stage}": {
         "distributed_type": "DEEPSPEED", "num_machines": 1, "num_processes": 8,
         "deepspeed_config": {
-            "zero_stage": stage, "offload_optimizer_device": "none", "offload_param_device": "none"
+            "zero_stage": stage, "offload_optimizer_device": "none", "offload_param_device": "none",
+            "zero3_save_16bit_model": stage == 3,
         },
     }
     for stage in (1, 2, 3)
@@ -255,12 +257,44 @@ def _backend(into: Gather, options: Options, started: Processes, script: Path | 
     for key, part in (("optimizer_offload", "optimizer"), ("param_offload", "param")):
         said = flag(line, f"offload_{part}_device")
         got = said if said.given else found.got(found.deepspeed, f"offload_{part}_device")
-        own = found.got(found.fsdp, "fsdp_offload_params") if part == "param" and found.fsdp else Got()
+        own = _fsdp(found, options, line, "fsdp_offload_params") if part == "param" else Got()
         into.take(key, own if own.given else replace(got, raw=_device(got.raw)) if got.given else got, truth, False)
     _counts(into, found, started)
+    _host(into, found, options, line)
     mixed = flag(line, "mixed_precision")
     found.mixed = mixed if mixed.given else found.got(found.table, "mixed_precision")
     return found
+
+
+def _fsdp(found: Backend, options: Options, line: Line, name: str) -> Got:
+    """A setting of FSDP: of the launcher's flags, the trainer's `--fsdp`, or accelerate's file."""
+    said = flag(line, name)
+    words = options.get("fsdp")
+    if not said.given and name == "fsdp_offload_params" and words.given and "offload" in str(words.raw).split():
+        return replace(words, raw=True)
+    return said if said.given else found.got(found.fsdp, name) if found.fsdp else Got()
+
+
+def _host(into: Gather, found: Backend, options: Options, line: Line) -> None:
+    """What goes through the first rank's host memory: `gathers` and `loads` as a Workload has them.
+
+    FSDP 1 gathers a full state dict unless told otherwise, FSDP 2 does not (accelerate's defaults); ZeRO 3 does where
+    its configuration says so. What no file tells is left to the planner's habit of the system.
+    """
+    backend = into.value("trainer_backend")
+    if backend in ("fsdp", "fsdp2"):
+        kind = _fsdp(found, options, line, "fsdp_state_dict_type")
+        is_full = "FULL" in str(kind.raw).upper() if kind.given else backend == "fsdp"
+        into.derive("gathers", None if kind.why else "in turn" if is_full else "nothing")
+        efficient = _fsdp(found, options, line, "fsdp_cpu_ram_efficient_loading")
+        if efficient.given and TRUTHS.get(str(efficient.raw).lower()) is False:
+            into.derive("loads", "each")
+    elif backend == "deepspeed" and into.value("zero_stage") == 3:
+        said = flag(line, "zero3_save_16bit_model")
+        got = said if said.given else found.got(found.deepspeed, "zero3_save_16bit_model")
+        if not got.why:
+            gathers = got.given and TRUTHS.get(str(got.raw).lower()) is True
+            into.derive("gathers", "weights" if gathers else "nothing")
 
 
 def _device(raw: object) -> object:
@@ -277,7 +311,7 @@ def _accelerate(into: Gather, found: Backend, started: Processes, script: Path |
         found.table, found.name = NAMED[word.text or ""], f"trl/accelerate_configs/{word.text}.yaml"
         inner = found.table.get("deepspeed_config")
         found.deepspeed = inner if isinstance(inner, dict) else {}
-        found.fsdp = {"fsdp_version": 2} if word.text == "fsdp2" else {}
+        found.fsdp = {"fsdp_version": 2, "fsdp_state_dict_type": "FULL_STATE_DICT"} if word.text == "fsdp2" else {}
         return
     path, why = documents.locate(word, script, root)
     try:
@@ -321,6 +355,7 @@ def _deepspeed(into: Gather, found: Backend, given: Got, script: Path | None, ro
     found.deepspeed = {**found.deepspeed, "is_deepspeed": True}
     if "stage" in zero:
         found.deepspeed["zero_stage"] = zero["stage"]
+    found.deepspeed["zero3_save_16bit_model"] = zero.get("stage3_gather_16bit_weights_on_model_save", False)
     for part in ("optimizer", "param"):
         inner = zero.get(f"offload_{part}")
         if isinstance(inner, dict) and "device" in inner:

@@ -18,6 +18,14 @@ STATE_BYTES = 4
 
 NF4_GROUP, NF4_NESTED = 64, 256
 INT4_GROUP = 128
+MXFP4_GROUP = 32
+TRITON, FLASHINFER, MARLIN = (1, 64), (256, 256), (256, 128)
+"""Multiples that an engine's kernels pad the hidden width and the width of an mxfp4 expert to. Source: vLLM's
+`Mxfp4MoEMethod.create_weights`."""
+KERNELS = dict.fromkeys(("h100", "h200", "h20", "h800", "gh200"), TRITON)
+KERNELS |= dict.fromkeys(("b200", "b300", "gb200", "gb300"), FLASHINFER)
+"""Device -> the kernels that vLLM takes for mxfp4: Triton's on Hopper, FlashInfer's on Blackwell's servers; Marlin's
+on all others."""
 FP8_BLOCK = 128 * 128
 
 
@@ -26,8 +34,8 @@ def packed_bytes(weights: int, quant: Quant, outputs: int = 0) -> int:
 
     nf4 (bitsandbytes): half a byte and an fp32 scale for each 64 weights; `double`: a byte for the scale, and an
     fp32 one for each 256 scales. int4 (AWQ, GPTQ): half a byte, and an fp16 scale and a 4-bit zero point for each
-    128 weights. fp8: a byte, and an fp32 scale for each 128 x 128 block. int8 (bitsandbytes): a byte, and an fp32
-    scale for each output channel.
+    128 weights. mxfp4: half a byte, and a byte for each 32 weights. fp8: a byte, and an fp32 scale for each 128 x 128
+    block. int8 (bitsandbytes): a byte, and an fp32 scale for each output channel.
 
     >>> packed_bytes(1 << 20, Quant("nf4")), packed_bytes(1 << 20, Quant("int4"))
     (589824, 544768)
@@ -37,6 +45,8 @@ def packed_bytes(weights: int, quant: Quant, outputs: int = 0) -> int:
         return ceil(weights / 2) + (groups + 4 * ceil(groups / NF4_NESTED) if quant.double else 4 * groups)
     if quant.kind == "int4":
         return ceil(weights / 2) + ceil(2.5 * ceil(weights / INT4_GROUP))
+    if quant.kind == "mxfp4":
+        return ceil(weights / 2) + ceil(weights / MXFP4_GROUP)
     if quant.kind == "fp8":
         return weights + 4 * ceil(weights / FP8_BLOCK)
     return weights + 4 * outputs
@@ -111,14 +121,16 @@ def weight_bytes(
     tensor_parallel: int = 1,
     pipeline_parallel: int = 1,
     packed_head: bool = False,
+    padding: tuple[int, int] = (1, 1),
 ) -> int:
     """Bytes of the weights on the fullest rank, as vLLM, SGLang and transformers hold them.
 
     Tensor parallel ranks divide projections, experts, embedding and head (the vocabulary padded to 64); norms and
     routers are on each. K and V projections are not divided below one head; the narrow projections of MLA not at
     all. `quant` packs the projections of the blocks (and the head with `packed_head`); embedding, head, norms and
-    routers stay in `dtype`. Layers divide over pipeline stages, of which the first has the embedding and the last
-    the head (a tied one is then there twice). InputError for less than one rank.
+    routers stay in `dtype`. mxfp4 packs experts alone, their widths padded to the multiples in `padding`.
+    Layers divide over pipeline stages, of which the first has the embedding and the last the head (a tied one is
+    then there twice). InputError for less than one rank.
 
     >>> from headway.facts.shapes import table
     >>> weight_bytes(table()["qwen3-4b"], "bf16") == 2 * table()["qwen3-4b"].parameters()
@@ -131,7 +143,10 @@ def weight_bytes(
     size = DTYPE_BYTES[dtype]
     per_stage = ceil(shape.layers / pipeline_parallel)
     heaviest = sorted(
-        ((_block_bytes(shape, block, size, quant, tensor_parallel), count) for block, count in shape.blocks()),
+        (
+            (_block_bytes(shape, block, size, quant, tensor_parallel, padding), count)
+            for block, count in shape.blocks()
+        ),
         reverse=True,
     )
     layers, left = 0, per_stage
@@ -158,8 +173,15 @@ UNDIVIDED = {"q_a", "kv_a"}
 """Projections that every tensor parallel rank holds whole."""
 
 
-def _block_bytes(shape: ModelShape, block: Block, size: int, quant: Quant | None, ranks: int) -> int:
+def _block_bytes(
+    shape: ModelShape, block: Block, size: int, quant: Quant | None, ranks: int, padding: tuple[int, int] = (1, 1)
+) -> int:
     """One block on one rank: its projections packed or not, and what no rank divides."""
+    if quant is not None and quant.kind == "mxfp4":
+        plain = _block_bytes(shape, block, size, None, ranks)
+        experts = shape.experts * shape.expert_parameters() if block.experts else 0
+        packed = _mxfp4_bytes(shape, size, ranks, padding) if experts else 0
+        return plain - ceil(experts / ranks) * size + packed
     packed = outputs = whole = 0
     for one in _linears(shape, block):
         packed += _share(shape, one, ranks)
@@ -172,6 +194,31 @@ def _block_bytes(shape: ModelShape, block: Block, size: int, quant: Quant | None
         outputs += ceil(shape.experts * (2 * shape.expert_ffn + shape.hidden) / ranks)
     rest = shape.block_parameters(block) - whole
     return (packed_bytes(packed, quant, outputs) if quant else packed * size) + rest * size
+
+
+def kernels_of(device: str) -> tuple[int, int]:
+    """What the kernels for mxfp4 on a device, or on a machine of them, pad widths to.
+
+    >>> kernels_of("8xh100-80"), kernels_of("RTX4090-24GB")
+    ((1, 64), (256, 128))
+    """
+    words = device.lower().replace("x", "-").split("-")
+    return next((KERNELS[word] for word in words if word in KERNELS), MARLIN)
+
+
+def _mxfp4_bytes(shape: ModelShape, size: int, ranks: int, padding: tuple[int, int]) -> int:
+    """The experts of one layer on one rank, packed and padded, with their biases.
+
+    >>> from headway.facts.shapes import by_name
+    >>> round(_mxfp4_bytes(by_name("gpt-oss-20b"), 2, 1, TRITON) * 24 / 2**30, 2)
+    9.47
+    """
+    hidden = ceil(shape.hidden / padding[0]) * padding[0]
+    inner = ceil(ceil(shape.expert_ffn / ranks) / padding[1]) * padding[1]
+    ins = 2 if shape.gated else 1
+    weights = shape.experts * (ins + 1) * hidden * inner
+    biases = shape.experts * (ins * inner + hidden) * size if shape.expert_bias else 0
+    return packed_bytes(weights, Quant("mxfp4")) + biases
 
 
 def _linears(shape: ModelShape, block: Block) -> tuple[Linear, ...]:

@@ -4,7 +4,7 @@ An engine takes what its fraction allows: weights, and a KV pool as large as the
 what a version needs beside them, so constants are keyed by version.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
@@ -12,6 +12,8 @@ from headway.errors import InputError
 from headway.facts.shapes import ModelShape
 from headway.facts.workload import DTYPE_BYTES, Engine
 from headway.plan.engine_sizes import (
+    FLASHINFER,
+    kernels_of,
     kv_token_bytes,
     packed_bytes,
     sequence_kv_bytes,
@@ -27,11 +29,15 @@ __all__ = [
 ]  # fmt: skip
 
 
+Stage = Literal["first", "last"]
+
+
 class Constants(NamedTuple):
     """What a version of vLLM needs, for versions from `since` on.
 
     `sampler`: fp32 tensors of [max_seqs, vocabulary] at the peak of its dry run. `non_torch` bytes on one rank and
-    `non_torch_parallel` with several. `graphs_counted`: its CUDA graphs come out of the fraction.
+    `non_torch_parallel` with several tensor parallel ones. `graphs_counted`: its CUDA graphs come out of the
+    fraction.
     """
 
     since: tuple[int, int]
@@ -129,22 +135,30 @@ def vllm_defaults(device_bytes: int, version: str = "", *, device: str = "") -> 
 
 
 def engine_memory(
-    shape: ModelShape, engine: Engine, *, device_bytes: int, free_bytes: int, longest: int
+    shape: ModelShape,
+    engine: Engine,
+    *,
+    device_bytes: int,
+    free_bytes: int,
+    longest: int,
+    device: str = "",
+    stage: Stage = "last",
 ) -> EngineMemory:
     """What one rank of the engine holds on a device of `device_bytes`, `free_bytes` of them free before it starts.
 
-    `longest` is the longest sample in tokens. SGLang: weights and pool take `memory_fraction` of what its context
-    leaves free (`model_runner`: free after loading less (1 - fraction) x free before). vLLM: everything but CUDA
-    graphs takes `gpu_memory_utilization` of the total, and it does not start where its context leaves less free. A
-    pool of nothing is an answer. InputError where the fraction is not above 0 and at most 1.
+    `longest` is the longest sample in tokens, `device` its name or the machine's. `stage`: of pipeline stages the
+    last has the most, because it alone makes logits and samples. SGLang: weights and pool take `memory_fraction` of
+    what its context leaves free (`model_runner`: free after loading less (1 - fraction) x free before). vLLM:
+    everything but CUDA graphs takes `gpu_memory_utilization` of the total, and it does not start where its context
+    leaves less free. A pool of nothing is an answer. InputError where the fraction is not above 0 and at most 1.
     """
     if not 0 < engine.memory_fraction <= 1:
         raise InputError(
             f"engine.memory_fraction = {engine.memory_fraction}: it is a share of the device; set one above 0 and at "
             "most 1, such as 0.6"
         )
-    weights = _weights(shape, engine)
-    activations = _activations(shape, engine)
+    weights = _weights(shape, engine, device)
+    activations = _activations(shape, engine, samples=stage == "last" or engine.pipeline_parallel == 1)
     graphs = _graphs(engine)
     buffers, context = _buffers(engine), _context(engine)
     free = max(0, free_bytes - context.bytes)
@@ -192,21 +206,30 @@ def _refusal(engine: Engine, budget: int, free: int, pool: int) -> str:
     return ""
 
 
-def _weights(shape: ModelShape, engine: Engine) -> Item:
-    size = weight_bytes(
-        shape, engine.dtype, engine.quant,
-        tensor_parallel=engine.tensor_parallel, pipeline_parallel=engine.pipeline_parallel,
-    )  # fmt: skip
+def _weights(shape: ModelShape, engine: Engine, device: str) -> Item:
+
+    def size_of(padding: tuple[int, int]) -> int:
+        return weight_bytes(
+            shape, engine.dtype, engine.quant, tensor_parallel=engine.tensor_parallel,
+            pipeline_parallel=engine.pipeline_parallel, padding=padding,
+        )  # fmt: skip
+
+    size = size_of(kernels_of(device))
     kind = engine.quant.kind if engine.quant else engine.dtype
     formula = f"{shape.parameters():,} parameters, {kind}, over {engine.tensor_parallel * engine.pipeline_parallel}"
-    return Item("weights", size, size + size * 3 // 100 + 64 * MIB, formula, "shape; 9 logged sizes within 2 %")
+    upper = size + size * 3 // 100 + 64 * MIB
+    if kind == "mxfp4":
+        # other kernels pad more
+        upper = max(upper, size_of(FLASHINFER))
+    return Item("weights", size, upper, formula, "shape; 9 logged sizes within 2 %")
 
 
-def _activations(shape: ModelShape, engine: Engine) -> Item:
+def _activations(shape: ModelShape, engine: Engine, *, samples: bool = True) -> Item:
     """The peak of a forward of `max_batched_tokens` tokens, or of sampling for `max_seqs` sequences after it.
 
     A forward holds the residual stream, its norm, and gate, up and product of an MLP (or the routed copies of each
-    token); sampling holds fp32 tensors of [sequences, vocabulary] beside the hidden states.
+    token); sampling holds fp32 tensors of [sequences, vocabulary] beside the hidden states. A stage that does not
+    sample hands two tensors of hidden states on instead (vLLM's `profile_run`).
     """
     size, tokens = DTYPE_BYTES[engine.dtype], engine.max_batched_tokens
     matrices = 3 if shape.gated else 2
@@ -217,11 +240,11 @@ def _activations(shape: ModelShape, engine: Engine) -> Item:
     forward = tokens * size * (4 * shape.hidden + max(inner, routed))
     factor = _constants(engine).sampler if engine.system == "vllm" else 3.0
     sampler = int(factor * engine.max_seqs * shape.vocab * 4) + tokens * shape.hidden * size * 5 // 4
+    sampler = sampler if samples else 0
     peak = max(forward, sampler)
-    formula = (
-        f"max(forward of {tokens:,} tokens {format_bytes(forward)}, {factor:g} x {engine.max_seqs:,} x "
-        f"{shape.vocab:,} x 4 B {format_bytes(sampler)})"
-    )
+    formula = f"forward of {tokens:,} tokens {format_bytes(forward)}"
+    if samples:
+        formula = f"max({formula}, {factor:g} x {engine.max_seqs:,} x {shape.vocab:,} x 4 B {format_bytes(sampler)})"
     source = _constants(engine).source if engine.system == "vllm" else "shape"
     upper = peak * 11 // 10 if _version(engine.version) else max(peak * 2, 0)
     return Item("activations", peak, upper, formula, source)
@@ -239,13 +262,17 @@ def _graphs(engine: Engine) -> Item:
 
 
 def _buffers(engine: Engine) -> Item:
-    """What grows outside of tensors between the engine's start and the sizing of its pool."""
+    """What grows outside of tensors between the engine's start and the sizing of its pool.
+
+    vLLM: ranks of one layer reduce through workspaces of their own. Stages are profiled each alone, and their
+    communicators are there before the first look at the memory.
+    """
     if engine.system == "sglang":
         return Item("buffers", SGLANG_BUFFERS, SGLANG_BUFFERS_UPPER, "constant", "two logs")
     known = _constants(engine)
-    parallel = engine.tensor_parallel * engine.pipeline_parallel > 1
-    size = known.non_torch_parallel if parallel else known.non_torch
-    return Item("non-torch", size, size * 2, "constant of the version", known.source)
+    size = known.non_torch_parallel if engine.tensor_parallel > 1 else known.non_torch
+    most = size if engine.pipeline_parallel == 1 else known.non_torch_parallel
+    return Item("non-torch", size, max(2 * size, most), "constant of the version", known.source)
 
 
 def _context(engine: Engine) -> Item:

@@ -1,10 +1,13 @@
 """Training without an engine by another system: fine-tuning on given samples, one rank on its device."""
 
+from collections.abc import Iterator
+
 from headway.facts.workload import Workload
-from headway.plan import host, training
+from headway.plan import host, offload, saving, training
 from headway.plan.item import Entry, Item, Phases
 from headway.plan.ledger import Phase
 from headway.plan.rank import Rank
+from headway.plan.systems import uses_zero
 from headway.units import MIB
 
 SOURCE = "plan/finetune.py"
@@ -28,15 +31,17 @@ def phases(workload: Workload) -> Phases:
         tensors[Phase.SAVE] = (workload.first_save, after)
     beside = _beside(workload)
     if workload.device == "cuda":
-        beside += [Entry("device", "device_used", "trainer", item) for item in training.paged_states(workload, rank)]
-    host_items = [_on_host(workload, item) for item in training.host_states(workload, rank)]
+        beside += [Entry("device", "device_used", "trainer", item) for item in offload.paged_states(workload, rank)]
+    host_items = [_on_host(workload, item) for item in offload.host_states(workload, rank)]
     found: Phases = {}
     for phase, (step, items) in tensors.items():
         streams = 0
         if phase is Phase.TRAIN:
             streams = training.stream_bytes(workload, items, rank) + training.earlier_holes(workload, batch, rank)
         entries = _tensors(workload, items, rank, streams) + beside
-        entries += host_items if phase is not Phase.LOAD else []
+        loading = [each for each in host_items if each.item.item == "offloaded weights"]
+        entries += host_items if phase is not Phase.LOAD else [*loading, *_loading(workload, rank)]
+        entries += _saving(workload, rank, items) if phase is Phase.SAVE else []
         entries.append(_on_host(workload, host.process(workload, phase)))
         found[phase] = (step, entries)
     return found
@@ -60,6 +65,22 @@ def _beside(workload: Workload) -> list[Entry]:
         if workload.layout.ranks > 1:
             entries.append(Entry("device", "device_used", "trainer", COMMUNICATORS))
     return entries
+
+
+def _loading(workload: Workload, rank: Rank) -> Iterator[Entry]:
+    """What loading holds beside the states; on a CPU the states are where it would be."""
+    found = saving.loading(workload, rank) if workload.device == "cuda" else None
+    if found is not None:
+        item, everyone = found
+        yield _on_host(workload, item) if everyone else Entry("host", "host", "trainer", item)
+
+
+def _saving(workload: Workload, rank: Rank, states: list[Item]) -> list[Entry]:
+    """What the first rank gathers; where it gathers nothing, and under ZeRO, what each rank copies of its part."""
+    found = [Entry("host", "host", "trainer", item) for item in saving.gathered(workload, rank)]
+    if (rank.shards > 1 and not found) or uses_zero(workload.trainer):
+        found.append(_on_host(workload, saving.staging(workload, rank, sum(item.bytes for item in states))))
+    return found
 
 
 def _on_host(workload: Workload, item: Item) -> Entry:

@@ -15,10 +15,11 @@ from headway.plan.item import Item
 
 LossKind = Literal[
     "logits", "logits-inplace", "logits-parallel", "logits-parallel-fused",
-    "head", "head-fused", "head-chunked", "policy", "policy-fused",
+    "head", "head-upcast", "head-fused", "head-fused-cast", "head-chunked", "policy", "policy-fused",
 ]  # fmt: skip
 CHUNK = 256
 """Tokens of a chunk in TRL's chunked loss."""
+FP32 = 4
 SAMPLE = 1024
 """Tokens of a sample, which is one chunk of the fused policy loss, where nothing says how many."""
 WORKSPACE = 2 * 8320 * 1024
@@ -77,7 +78,7 @@ class Loss(Struct, frozen=True):
             return self._on_logits()
         if self.hidden < 1:
             raise InputError(f"loss {self.kind!r}: it needs the width of the hidden states; set hidden")
-        if self.kind == "head":
+        if self.kind in ("head", "head-upcast"):
             return self._head()
         if self.kind == "policy":
             return self._policy()
@@ -106,13 +107,14 @@ class Loss(Struct, frozen=True):
         return leaf, ("fp32 copy", fp32 * count), ("gradient", (2 if self.half else 0) * count)
 
     def _head(self) -> tuple[tuple[str, int], ...]:
-        """torch: head, then cross entropy in the head's precision.
+        """torch: head, then cross entropy, in the head's precision or ("head-upcast") on logits cast to fp32.
 
-        The logits are gone once log-softmax has its result, which stays for the backward pass (`size`); that makes
-        the gradient of the picked entries and that of the logits (2 x `size`).
+        The logits are gone once log-softmax has its result, which stays for the backward pass; that makes the
+        gradient of the picked entries and that of the logits: three tensors of the loss's precision. The cast's
+        gradient comes when two of them are gone. transformers (`ForCausalLMLoss`), and so TRL, and most loops cast.
         """
-        count = self.tokens * self.vocab
-        return (*self._resident(), ("log-softmax and two gradients", 3 * self.size * count))
+        count, size = self.tokens * self.vocab, FP32 if self.kind == "head-upcast" else self.size
+        return (*self._resident(), ("log-softmax and two gradients", 3 * size * count))
 
     def _policy(self) -> tuple[tuple[str, int], ...]:
         """torch: head, fp32 logits, log-softmax, picked log-probs, clipped ratio.
@@ -130,6 +132,9 @@ class Loss(Struct, frozen=True):
         logits (`size`), their fp32 copy, which becomes their gradient (4), and that cast (`size`); chunks are as many
         as the vocabulary is times wider than the hidden states, their tokens rounded up to a power of two. Policy: a
         chunk is one sample, with logits, two fp32 tensors and, where half precision, their cast.
+
+        Liger of 2025 ("head-fused-cast") writes a chunk's gradient over its logits, and each chunk's part of the
+        head's gradient is a product of its own, cast to fp32, before it is added.
         """
         filled = (("head's gradient", self.head), ("states' gradient", self.states))
         if self.kind == "policy-fused":
@@ -138,6 +143,10 @@ class Loss(Struct, frozen=True):
             return (*self._resident(), ("states of the reference", self.states), *filled, ("a chunk's logits", each))
         chunks = ceil(self.vocab / self.hidden)
         tokens = self.chunk or 1 << (ceil(self.tokens / chunks) - 1).bit_length()
+        if self.kind == "head-fused-cast":
+            each = min(tokens, self.tokens) * self.vocab * self.size
+            part = self.head + (self.head // self.size * FP32 if self.half else 0)
+            return (*self._resident(), *filled, ("a chunk's logits", each), ("its part of the head's gradient", part))
         each = min(tokens, self.tokens) * self.vocab * (4 + (2 * self.size if self.half else 0))
         return (*self._resident(), *filled, ("a chunk's logits", each))
 

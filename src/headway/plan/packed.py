@@ -10,6 +10,9 @@ BITS = {
     # groups of 128: an fp16 scale and a 4-bit zero point each
     ("int4", False): 4 + (16 + 4) / 128,
     ("int4", True): 4 + (16 + 4) / 128,
+    # groups of 32 with a scale of 8 bits each
+    ("mxfp4", False): 4 + 8 / 32,
+    ("mxfp4", True): 4 + 8 / 32,
     # one fp32 or fp16 scale a row is next to nothing
     ("int8", False): 8,
     ("int8", True): 8,
@@ -20,8 +23,11 @@ BITS = {
 GPTQ's groups of 128."""
 
 
-def packed_elements(shape: ModelShape, *, head: bool) -> int:
-    """Elements of the projections, experts included; of an untied head too where `head`."""
+def packed_elements(shape: ModelShape, *, head: bool, kind: str = "") -> int:
+    """Elements of the projections, experts included; of an untied head too where `head`; of mxfp4 experts' alone."""
+    if kind == "mxfp4":
+        weights = (3 if shape.gated else 2) * shape.hidden * shape.expert_ffn
+        return sum(number * shape.experts * weights for block, number in shape.blocks() if block.experts)
     count = 0
     for block, number in shape.blocks():
         linears = sum(inputs * outputs for inputs, outputs in shape.attention_linears(block))
@@ -42,5 +48,5 @@ def packed_bytes(shape: ModelShape, quant: Quant, size: int, *, head: bool) -> i
     >>> round(packed_bytes(by_name("llama2-7b"), Quant("nf4"), 2, head=False) / 1e9, 2)
     4.17
     """
-    packed = packed_elements(shape, head=head)
+    packed = packed_elements(shape, head=head, kind=quant.kind)
     return round(packed * BITS[quant.kind, quant.double] / 8) + (shape.parameters() - packed) * size

@@ -10,7 +10,7 @@ from headway.facts.workload import DTYPE_BYTES, Layout, Trainer, Workload
 from headway.plan.activations import FP32, Replay
 from headway.plan.packed import packed_bytes, packed_elements
 from headway.plan.stack import replay, saved_by_op
-from headway.plan.systems import DEEPSPEED, Style, System
+from headway.plan.systems import Style, System, uses_zero
 from headway.plan.tape import Size
 
 CASTING = ("fsdp1", "fsdp2", "torchtitan", "torchtune", "miles-fsdp", "verl-fsdp")
@@ -94,7 +94,7 @@ def _rank(shape: ModelShape, trainer: Trainer, layout: Layout) -> Rank:
     divided = layout.shards * layout.tensor * layout.pipeline
     optimizer_divided = divided * (layout.replicas if layout.zero != "none" else 1)
     gradients_divided = divided * (layout.replicas if layout.zero == "gradients" else 1)
-    offload = trainer.optimizer.offload >= 1 and trainer.system not in DEEPSPEED
+    offload = trainer.optimizer.offload >= 1 and not uses_zero(trainer)
     where = f" over {divided} ranks" if divided > 1 else ""
     packed = f", projections in {trainer.quant.kind}" if trainer.quant else ""
     return Rank(
@@ -110,7 +110,8 @@ def _rank(shape: ModelShape, trainer: Trainer, layout: Layout) -> Rank:
         ),
         shards=layout.shards, divided=divided,
         optimizer_divided=optimizer_divided, casts=trainer.system in CASTING and style.size < size,
-        offloads_parameters=offload and (layout.shards > 1 or trainer.system.startswith("fsdp")),
+        offloads_parameters=trainer.offload_parameters
+        or (offload and (layout.shards > 1 or trainer.system.startswith("fsdp"))),
         gradients=ceil(trained * gradient_size / gradients_divided),
         base_formula=f"{parameters:,} parameters{packed}{where}", trained_formula=f"{trained:,} parameters{where}",
     )  # fmt: skip

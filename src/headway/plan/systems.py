@@ -4,7 +4,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from headway.facts.workload import DTYPE_BYTES, Lora, Trainer
+from headway.facts.workload import DTYPE_BYTES, Gathers, Lora, Trainer
 from headway.units import MIB
 
 
@@ -17,15 +17,15 @@ class LossCost(Struct, frozen=True):
     0
     """
 
-    forward: int
-    backward: int
-    held: int = 0
+    forward: float
+    backward: float
+    held: float = 0
     rows_chunk: int = 0
     responses: int = 0
 
     def half(self) -> "LossCost":
         """The same where nothing is cast to fp32."""
-        return LossCost(self.forward // 2, self.backward // 2, self.held // 2, self.rows_chunk // 2, self.responses)
+        return LossCost(self.forward / 2, self.backward / 2, self.held / 2, self.rows_chunk // 2, self.responses)
 
     def plus(self, temporary: int) -> "LossCost":
         """With a temporary of so many bytes per logit in both passes."""
@@ -48,8 +48,10 @@ class System(Struct, frozen=True):
     `root_stays`: embedding and head are gathered for the whole step. `gathered_stays`: a sharded model is gathered
     whole when it is loaded and stays so, and gradients are divided only after a step's last micro-batch (no_sync;
     seen in ten runs of six models). `checkpoints_away`: what checkpointing keeps of a block goes
-    to host memory. `held_back`: bytes that its allocator holds beyond tensors from loading and from its own streams.
-    `loss` and `loss_fused`: the cost of full logits, run eagerly and compiled.
+    to host memory. `gathers` and `loads`: what goes through host memory for a checkpoint and for loading
+    (plan/saving.py). `held_back`: bytes that its allocator holds beyond tensors from loading and from its own
+    streams. `loss` and `loss_fused`: the cost of full logits, run eagerly and compiled. `chunks`: that is
+    of logits that are made and taken to the loss chunk by chunk, so that head gradients are summed.
 
     >>> system("litgpt").fused_qkv
     True
@@ -61,6 +63,8 @@ class System(Struct, frozen=True):
     lora: Literal["peft", "litgpt"] = "peft"
     autocast: bool = False
     packed_copy: int = 2
+    gathers: Gathers = "in turn"
+    loads: Literal["whole", "mapped", "permuted"] = "whole"
     packed_head: bool = False
     root_stays: bool = True
     gathered_stays: bool = False
@@ -68,6 +72,7 @@ class System(Struct, frozen=True):
     held_back: int = 0
     loss: LossCost = LossCost(10, 12)
     loss_fused: LossCost = LossCost(4, 4)
+    chunks: bool = False
 
 
 SYSTEMS: dict[str, System] = {
@@ -79,33 +84,52 @@ SYSTEMS: dict[str, System] = {
     "deepspeed": System(held_back=5120 * MIB, loss=LossCost(6, 6), loss_fused=LossCost(4, 4)),
     "peft": System(),
     # checkpoints in pinned host memory; the loss's kernel writes the gradient over the logits
-    "unsloth": System(checkpoints_away=True, loss=LossCost(2, 2), loss_fused=LossCost(2, 2)),
+    "unsloth": System(checkpoints_away=True, loads="mapped", loss=LossCost(2, 2), loss_fused=LossCost(2, 2)),
     # held_back: fitted on 11 runs of four models; the loop holds the model's output, fp32 logits, during backward
     "fsdp1": System(held_back=1024 * MIB, loss=LossCost(12, 16, held=4)),
     # the model casts its logits to fp32; the loop drops them before the backward pass
-    "fsdp2": System(norm="fused", root_stays=False, loss=LossCost(10, 12), loss_fused=LossCost(10, 12)),
+    "fsdp2": System(
+        norm="fused", gathers="nothing", loads="mapped", root_stays=False, loss=LossCost(10, 12),
+        loss_fused=LossCost(10, 12),
+    ),
     # the loss is compiled too: bf16 logits and their gradient
-    "torchtitan": System(norm="fused", root_stays=False, loss=LossCost(10, 12), loss_fused=LossCost(4, 4)),
-    # logits in eight chunks in half precision (2), their log-softmax in fp32 (4), one chunk's gradient at a time
-    "torchtune": System(root_stays=False, loss=LossCost(6, 7), loss_fused=LossCost(6, 6)),
+    "torchtitan": System(
+        norm="fused", gathers="nothing", loads="mapped", root_stays=False, loss=LossCost(10, 12),
+        loss_fused=LossCost(4, 4),
+    ),
+    # logits in eight chunks in half precision (2), their log-softmax in fp32 (4), of one chunk two gradients (8/8);
+    # compiled, a chunk's loss keeps its logits alone, and its gradient is in half precision (2/8). Each chunk has a
+    # gradient of the head, which is added to the sum of those before it
+    "torchtune": System(
+        gathers="together", loads="permuted", root_stays=False, loss=LossCost(6, 7), loss_fused=LossCost(2, 2.25),
+        chunks=True,
+    ),
     # Fabric casts the list of logits to fp32 (4), which the loop holds; log-softmax by chunk of 128 tokens (4)
     "litgpt": System(
         fused_qkv=True, repeat_kv=True, lora="litgpt", packed_copy=3, packed_head=True, gathered_stays=True,
+        gathers="weights", loads="mapped",
         loss=LossCost(8, 8, held=4, rows_chunk=8),
     ),
     # logits in half precision (2) and, where entropy is asked for, their softmax and a product (4); the loss's kernel
     # writes the gradient over the logits (verl: `logprobs_from_logits`, `entropy_from_logits`)
-    "verl-fsdp": System(norm="upcast", loss=LossCost(6, 4), loss_fused=LossCost(6, 4)),
+    "verl-fsdp": System(norm="upcast", gathers="nothing", loss=LossCost(6, 4), loss_fused=LossCost(6, 4)),
     # logits in half precision (2), in fp32 (4), the gradients of both (`Actor.forward`); ZeRO's habits as deepspeed
-    "openrlhf": System(held_back=5120 * MIB, loss=LossCost(6, 12), loss_fused=LossCost(6, 12)),
+    "openrlhf": System(gathers="weights", held_back=5120 * MIB, loss=LossCost(6, 12), loss_fused=LossCost(6, 12)),
     # bf16 logits (2), the gradient of the logits (2); of response tokens a softmax in fp32 (4)
-    "miles-fsdp": System(root_stays=False, loss=LossCost(2, 4, responses=4)),
+    "miles-fsdp": System(gathers="nothing", root_stays=False, loss=LossCost(2, 4, responses=4)),
 }  # fmt: skip
 """System -> how it runs a model. Sources: the systems' own code, as the comments tell."""
 
 
 DEEPSPEED = frozenset({"deepspeed", "openrlhf"})
 """Systems whose optimizer and shards are DeepSpeed's."""
+
+
+def uses_zero(trainer: Trainer) -> bool:
+    """Whether DeepSpeed holds the optimizer: in its systems, or where a Hugging Face trainer has fp32 masters beside
+    half-precision parameters, which nothing else makes there."""
+    half = DTYPE_BYTES[trainer.param_dtype] < DTYPE_BYTES["fp32"]
+    return trainer.system in DEEPSPEED or (system(trainer.system).autocast and trainer.optimizer.master and half)
 
 
 def system(name: str) -> System:

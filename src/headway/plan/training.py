@@ -8,15 +8,10 @@ from headway.facts.workload import DTYPE_BYTES, Workload
 from headway.plan import passes
 from headway.plan.activations import FP32, Batch
 from headway.plan.item import Item
+from headway.plan.offload import STATE_BYTES, SUBGROUP, optimizer_bytes
 from headway.plan.rank import Rank, norm_is_fused
-from headway.plan.systems import DEEPSPEED, SYSTEMS, LossCost, System
+from headway.plan.systems import DEEPSPEED, SYSTEMS, LossCost, System, uses_zero
 
-STATE_BYTES = {"fp32": 4.0, "bf16": 2.0, "int8": 1 + 4 / 256, "int4": 0.5 + 4 / 128}
-"""Bytes of one optimizer state per element; low-bit ones carry an fp32 scale for a block of 256 or of 128."""
-STATES = {"adamw": 2, "adafactor": 0, "sgd": 0, "muon": 1, "lion": 1}
-"""States per element. Adafactor keeps one row and one column of each matrix; plain SGD keeps nothing."""
-SUBGROUP = 1_000_000_000
-"""Elements of a shard that DeepSpeed's ZeRO updates together, and most parameters that it keeps gathered."""
 LITGPT_CHUNK = 128
 """Tokens of each sample whose logits litgpt makes at a time."""
 HOLES, HOLES_UPPER = 0.03, 0.12
@@ -64,17 +59,9 @@ def states(workload: Workload, *, stepped: bool, rank: Rank | None = None) -> li
     return [item for item in found if item.upper]
 
 
-def _optimizer_bytes(workload: Workload, rank: Rank) -> tuple[int, int]:
-    """Moments and fp32 master of one rank, wherever they are."""
-    optimizer = workload.trainer.optimizer
-    moments = rank.trained * STATES[optimizer.kind] * STATE_BYTES[optimizer.state_dtype]
-    master = rank.trained * FP32 if optimizer.master and rank.trained_size < FP32 else 0
-    return ceil(moments / rank.optimizer_divided), ceil(master / rank.optimizer_divided)
-
-
 def _optimizer_items(workload: Workload, rank: Rank) -> list[Item]:
     optimizer = workload.trainer.optimizer
-    moments, master = _optimizer_bytes(workload, rank)
+    moments, master = optimizer_bytes(workload, rank)
     here = 0.0 if optimizer.paged else 1 - optimizer.offload
     kept = round(moments * here)
     # small parameters keep full precision
@@ -84,28 +71,6 @@ def _optimizer_items(workload: Workload, rank: Rank) -> list[Item]:
         Item("optimizer moments", kept, upper, formula, optimizer.kind),
         Item.exact("fp32 master", round(master * here), f"{rank.trained_formula} x 4 B", optimizer.kind),
     ]
-
-
-def host_states(workload: Workload, rank: Rank | None = None) -> list[Item]:
-    """What waits in host memory, pinned: offloaded or paged state, and parameters with their gradients under FSDP."""
-    optimizer, rank = workload.trainer.optimizer, rank or Rank.of(workload)
-    away = 1.0 if optimizer.paged else optimizer.offload
-    if not away:
-        return []
-    moments, master = _optimizer_bytes(workload, rank)
-    found = [Item.exact("offloaded optimizer", round((moments + master) * away), optimizer.state_dtype, "pinned")]
-    if rank.offloads_parameters:
-        found.append(Item.exact("offloaded weights", rank.share(rank.base), rank.base_formula, "pinned"))
-        found.append(Item.exact("offloaded gradients", rank.gradients, rank.trained_formula, "pinned"))
-    return [item for item in found if item.upper]
-
-
-def paged_states(workload: Workload, rank: Rank | None = None) -> list[Item]:
-    """Paged state is managed memory: no allocator of torch counts it, and it is on the device while there is room."""
-    if not workload.trainer.optimizer.paged:
-        return []
-    size = sum(_optimizer_bytes(workload, rank or Rank.of(workload)))
-    return [Item("paged optimizer", 0, size, workload.trainer.optimizer.state_dtype, "managed memory")]
 
 
 def load_bytes(workload: Workload, rank: Rank) -> int:
@@ -239,22 +204,26 @@ def loss_bytes(workload: Workload, rank: Rank, batch: Batch) -> tuple[int, int, 
         return 2 * FP32 * chunk, 3 * FP32 * chunk + batch.tokens * shape.hidden * size + head, 0
     cost = _cost(workload, rank)
     cells = batch.tokens * vocab
-    if trainer.loss == "logits-chunks" and not cost.rows_chunk:
+    if trainer.loss == "logits-chunks" and not cost.rows_chunk and not rank.habits.chunks:
         # all logits and their gradients in half precision, the rest for one chunk at a time
-        whole = 2 * size * cells + max(cost.forward, cost.backward) * chunk
+        whole = 2 * size * cells + round(max(cost.forward, cost.backward) * chunk)
         return whole, whole, 0
     beside = cost.responses * batch.responses * vocab
     beside += size * cells if trainer.temperature else 0
     beside += size * cells if rank.style.softcapped else 0
     last = cost.rows_chunk * vocab * min(batch.tokens, batch.rows * LITGPT_CHUNK)
-    return cost.forward * cells + beside, cost.backward * cells + last + beside, cost.held * cells
+    return (
+        round(cost.forward * cells) + beside,
+        round(cost.backward * cells) + last + beside,
+        round(cost.held * cells),
+    )
 
 
 def _cost(workload: Workload, rank: Rank) -> LossCost:
     """The system's cost of full logits in this run."""
     trainer, habits = workload.trainer, rank.habits
     cost = habits.loss_fused if trainer.kernels == "fused" else habits.loss
-    if habits.autocast and trainer.optimizer.master:
+    if habits.autocast and uses_zero(trainer):
         # masters in fp32 and parameters in half precision: nothing is left for autocast to do
         cost = cost.half()
     if workload.layout.tensor > 1:
@@ -272,8 +241,10 @@ def moments(workload: Workload, batch: Batch, rank: Rank | None = None) -> tuple
     forward_loss, backward_loss, held = loss_bytes(workload, rank, batch)
     head = rank.embedding * rank.style.size
     head_gradient = 0 if trainer.lora and not trainer.lora.embeddings else ceil(head / layout.tensor)
+    # the sum of the chunks' gradients is copied for the reduction when the last one of them is gone
+    summed = max(0, head_gradient - copies.head_gradients) if rank.habits.chunks else 0
     unpacked = head if trainer.quant is not None and rank.habits.packed_head else 0
-    states_gradient = batch.tokens * rank.style.size * ceil(rank.shape.vocab / layout.tensor)
+    in_head = held + batch.tokens * rank.style.size * ceil(rank.shape.vocab / layout.tensor)
     everything = _all_gradients(workload, rank, copies)
     before = everything if accumulate else 0
     waiting = 0 if accumulate else min(everything, head_gradient)
@@ -284,9 +255,7 @@ def moments(workload: Workload, batch: Batch, rank: Rank | None = None) -> tuple
         Moment("forward, last block", before, copies.blocks, left, whole.forward),
         Moment("loss, forward", before, copies.loss, full, unpacked, forward_loss),
         Moment("loss, backward", before, copies.loss, full, unpacked, backward_loss),
-        Moment(
-            "head, backward", before, copies.loss + copies.head_gradients, full, head_gradient, held + states_gradient
-        ),
+        Moment("head, backward", before, copies.loss + copies.head_gradients, full, head_gradient + summed, in_head),
         Moment("backward, last block", before + waiting, running, left, whole.backward, held),
         Moment("backward, first block", rest, running, source, whole.backward, held),
         Moment("backward, embedding", everything, copies.head_gradients, source, 0, held),

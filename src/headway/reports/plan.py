@@ -13,7 +13,7 @@ from headway.facts.workload import Workload
 from headway.plan.ledger import Ledger, Line, Phase
 from headway.plan.planned import LONGEST, Planned
 from headway.plan.remedies import Remedy
-from headway.plan.verdict import Kind, Outcome, PoolVerdict
+from headway.plan.verdict import Kind, Outcome, PoolVerdict, is_host
 from headway.reports.ledger import items, no_model_fits
 from headway.reports.widgets import VERDICT_STYLES, Layouts, Unit, hanging, share_of, since
 from headway.units import GIB, format_bytes
@@ -128,7 +128,15 @@ def _overall(outcome: Outcome) -> Text:
     if outcome.deciding:
         names = ", ".join(text.partition(" ")[0] for text in outcome.deciding)
         said = f"nobody said {names}, and half or twice of what is assumed would make the difference; --set it."
-    return Text.assemble(_kind(outcome.kind), ": ", said)
+    return Text.assemble(_kind(outcome.kind), ": ", said, _host_unknown(outcome))
+
+
+def _host_unknown(outcome: Outcome) -> str:
+    """What a host needs of which nobody said how much memory it has; empty where that is known or nothing fits."""
+    needs = [pool.upper for pool in outcome.pools if is_host(pool.pool) and not pool.margins]
+    if not needs or outcome.kind not in ("fits", "tight"):
+        return ""
+    return f" A node's host needs up to {format_bytes(max(needs))}, and nobody said how much it has."
 
 
 def _kind(kind: Kind) -> tuple[str, str]:

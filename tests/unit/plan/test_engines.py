@@ -7,11 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+import rows_serving
 from headway.errors import InputError
 from headway.facts.blocks import LinearAttention
 from headway.facts.shapes import ModelShape, table
 from headway.facts.workload import Engine, Quant
-from headway.plan.engine_sizes import VOCAB_PADDING
+from headway.plan.engine_sizes import FLASHINFER, VOCAB_PADDING, kernels_of
 from headway.plan.engines import (
     EngineMemory,
     engine_memory,
@@ -24,6 +25,7 @@ from headway.plan.engines import (
 )
 from headway.plan.generation import hf_generation
 from headway.units import GIB
+from row_shapes import row_shape
 
 QWEN = table()["qwen3-4b"]
 H100 = 80 * GIB
@@ -257,3 +259,76 @@ def test_generating_more_never_takes_less(
 def test_nothing_to_generate_is_refused() -> None:
     with pytest.raises(InputError, match="batch of at least 1"):
         hf_generation(QWEN, "bf16", None, batch=0, prompt=1, new_tokens=1, style="grown")
+
+
+def test_a_pipeline_stage_that_does_not_sample_needs_a_forward_pass_alone() -> None:
+    """vLLM's `profile_run` samples on the last stage only, and no stage reduces over workspaces of its own."""
+    shape = table()["qwen3-8b"]
+    engine = Engine("vllm", 0.9, version="0.19", max_seqs=1024, pipeline_parallel=2)
+
+    def of(**how) -> EngineMemory:
+        return engine_memory(
+            shape, how.pop("engine", engine), device_bytes=H100, free_bytes=H100, longest=4096, **how
+        )
+
+    first, last = of(stage="first"), of(stage="last")
+    # the residual stream, its norm, gate and up and their product of 8,192 tokens
+    assert first.activations.bytes == 8192 * 2 * (4 * 4096 + 3 * 12288)
+    assert last.activations.bytes > 4 * 3 * 1024 * 151936
+    assert first.buffers.bytes == of(engine=replace(engine, pipeline_parallel=1)).buffers.bytes
+    assert first.kv_bytes.bytes > last.kv_bytes.bytes
+    # near misses: one stage samples, and tensor parallel ranks reduce
+    one = replace(engine, pipeline_parallel=1)
+    assert of(engine=one, stage="first").activations == of(engine=one).activations
+    both = of(engine=replace(engine, tensor_parallel=2))
+    assert both.buffers.bytes == of(engine=replace(one, tensor_parallel=2)).buffers.bytes > 2 * GIB
+
+
+def _gpt_oss(name: str, hidden: int, inner: int) -> int:
+    """A second count, from the tensors that vLLM makes: mxfp4 experts in padded widths, all else in bf16."""
+    shape = table()[name]
+    weights = shape.layers * shape.experts * 3 * hidden * inner
+    plain = shape.parameters() - shape.layers * shape.experts * 3 * 2880 * 2880
+    biases = shape.layers * shape.experts * (2 * (inner - 2880) + hidden - 2880)
+    return weights // 2 + weights // 32 + 2 * (plain + biases)
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "hidden", "inner"),
+    [
+        ("gpt-oss-20b", "H100-80GB", 2880, 2880), ("gpt-oss-20b", "RTX4090-24GB", 3072, 2944),
+        ("gpt-oss-120b", "8xh200", 2880, 2880), ("gpt-oss-120b", "B200", 3072, 3072),
+        ("gpt-oss-120b", "", 3072, 2944),
+    ],
+)  # fmt: skip
+def test_gpt_oss_packs_its_experts_alone(name: str, device: str, hidden: int, inner: int) -> None:
+    shape = table()[name]
+    size = weight_bytes(shape, "bf16", Quant("mxfp4"), padding=kernels_of(device))
+    assert size == pytest.approx(_gpt_oss(name, hidden, inner), rel=1e-6)
+    # all projections in four bits, as other models have them, is far less
+    assert size > 1.04 * weight_bytes(shape, "bf16", Quant("int4"))
+
+
+def test_gpt_oss_20b_is_as_large_as_vllm_logged_it() -> None:
+    """vLLM issue 22331: "Model loading took 12.8848 GiB" with unpadded widths."""
+    size = weight_bytes(table()["gpt-oss-20b"], "bf16", Quant("mxfp4"))
+    assert size == pytest.approx(12.8848 * GIB, rel=0.01)
+    engine = Engine("vllm", 0.9, quant=Quant("mxfp4"))
+    shape = table()["gpt-oss-20b"]
+    item = engine_memory(shape, engine, device_bytes=H100, free_bytes=H100, longest=4096, device="h100-80").weights
+    # other kernels pad more, and nobody said which run
+    assert item.upper >= weight_bytes(shape, "bf16", Quant("mxfp4"), padding=FLASHINFER)
+
+
+def test_a_row_of_gpt_oss_in_four_bits_is_mxfp4() -> None:
+    model = {
+        "layers": 24, "hidden": 2880, "expert_ffn": 2880, "heads": 64, "kv_heads": 8, "head_dim": 64, "vocab": 201088,
+        "experts": 32, "experts_per_token": 4, "ffn": 2880,
+    }  # fmt: skip
+    row = {
+        "model": model, "engine": {"system": "vllm", "version": "0.19", "dtype": "int4"},
+        "machine": {"device": "H100-80GB", "device_bytes": H100}, "measured": {"quantity": "weights", "bytes": 1},
+    }  # fmt: skip
+    assert rows_serving.predict(row).bytes == pytest.approx(12.82 * GIB, rel=0.002)
+    other = {**row, "model": {**model, "experts": 16}}
+    assert rows_serving.predict(other).bytes == weight_bytes(row_shape(other["model"]), "bf16", Quant("int4"))

@@ -15,9 +15,11 @@ from torch import nn
 import rows_training
 from headway.facts.shapes import by_name, table
 from headway.facts.workload import Layout, Lora, Optimizer, Quant, Rollout, Trainer, Workload
-from headway.plan import training
+from headway.foreign import presets
+from headway.plan import offload, training
 from headway.plan.ledger import Phase
 from headway.plan.plan import DEVICE, HOST, plan
+from headway.plan.rank import Rank
 
 from ..train.live_bytes import LiveBytes
 
@@ -147,8 +149,27 @@ def test_offload_under_fsdp_leaves_no_states_on_the_device() -> None:
     optimizer = Optimizer(state_dtype="bf16", master=False, offload=1.0)
     planned = workload(system="fsdp1", optimizer=optimizer, layout=Layout(devices=2, shards=2))
     assert training.states(planned, stepped=True) == []
-    parameters = planned.model.parameters()
-    assert total(training.host_states(planned)) == parameters * (2 + 2 + 4) // 2
+    half = planned.model.parameters() // 2
+    found = {item.item: item.bytes for item in offload.host_states(planned)}
+    assert found["offloaded optimizer"] == half * 4
+    assert found["offloaded weights"] == found["offloaded gradients"]
+    # pinned: each tensor is rounded up to a power of two
+    assert half * 2 <= found["offloaded weights"] < half * 4
+
+
+def test_logits_of_fp32_weights_are_not_halved_because_a_master_could_be_there() -> None:
+    """TRL's preset has fp32 weights under autocast: 12 B a logit, as transformers' loss has it; a master beside
+    half-precision weights is DeepSpeed's, which leaves nothing to cast."""
+    run = presets.workload(by_name("qwen3-4b"), "trl")
+    half = replace(run, trainer=replace(run.trainer, param_dtype="bf16", compute_dtype=None, grad_dtype="bf16"))
+    cells = 8 * run.rollout.longest * run.model.vocab
+
+    def per_logit(planned: Workload) -> float:
+        rank, batch = Rank.of(planned), training.micro_batch(planned)
+        return training.loss_bytes(planned, rank, batch)[1] / cells
+
+    assert per_logit(run) == 12
+    assert per_logit(half) == 6
 
 
 @pytest.mark.parametrize("system", ["hf", "fsdp1", "fsdp2", "litgpt", "torchtitan", "deepspeed"])

@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from rich.console import Console, RenderableType
 
-from headway.facts import shapes
+from headway.facts import machines, shapes
 from headway.facts.machine import Limit, Machine, Pool
 from headway.foreign import presets
 from headway.plan.ledger import Ledger, Line, Phase
+from headway.plan.plan import plan
 from headway.plan.planned import NO_ADVICE, Planned
 from headway.plan.verdict import overall, verdict
 from headway.reports.plan import Part, PartsBar, plan_report
@@ -144,3 +145,21 @@ def test_nothing_is_wider_than_the_terminal_or_cut(width: int) -> None:
     lines = shown(plan_report(planned(50, 64), "headway", lines=True), width)
     assert max(map(len, lines)) <= width
     assert "…" not in "".join(lines)
+
+
+def test_a_host_of_which_nobody_said_how_much_it_has_is_in_the_verdict():
+    run = presets.workload(
+        shapes.table()["llama3-70b"], "torchtune", ("layout.devices=8", "trainer.optimizer.offload=1")
+    )
+    machine = machines.by_name("8xh100-80")
+
+    def heading(where: Machine) -> str:
+        ledger = plan(run, where)
+        whole = Planned(run, where, ledger, overall(verdict(ledger, where)), 99, NO_ADVICE)
+        return " ".join(shown(plan_report(whole, "torchtune"), 300)[:8])
+
+    assert "Fits: even the upper bounds are inside every known limit. A node's host needs up to 989" in heading(
+        machine
+    )
+    assert "Does not fit: what is expected is over a limit." in heading(machines.with_host(machine, 512 * GIB))
+    assert "nobody said how much" not in heading(machines.with_host(machine, 1100 * GIB))

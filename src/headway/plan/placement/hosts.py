@@ -15,7 +15,7 @@ from headway.plan.placement.buckets import snapshot
 from headway.plan.placement.pauses import paused
 from headway.plan.placement.places import Node
 from headway.plan.placement.sides import Side, is_megatron
-from headway.plan.systems import DEEPSPEED
+from headway.plan.systems import uses_zero
 
 DRIVER_TOKEN_BYTES, RANK_TOKEN_BYTES, STORED_TOKEN_BYTES = 160, 80, 80
 """Host bytes of one generated token: where it is generated three Python lists (ids, loss mask, log-probs: a pointer
@@ -74,6 +74,8 @@ class Host(Struct, frozen=True):
         for side, ranks in self.sides:
             for item in self._of_side(side, phase, stepped=stepped):
                 yield _of(self.node, "trainer", item, side.rank, ranks)
+            if phase is Phase.SAVE and self.node.head:
+                yield from (_of(self.node, "trainer", item, side.rank) for item in side.gathered())
             if phase is Phase.LOAD and (ranks := self._loading(ranks)):
                 yield _of(self.node, "trainer", side.loading(), side.rank, ranks)
 
@@ -114,10 +116,11 @@ class Host(Struct, frozen=True):
             yield Item("staging not given back", 0, item.upper, text, "torch keeps freed pinned memory")
 
     def _loading(self, ranks: int) -> int:
-        """Processes of the node that load: all of Megatron's and of ZeRO's; of FSDP the first, and all where tied
-        embeddings rule out parameters without storage."""
-        alone = self.sides and not is_megatron(self.workload)
-        if alone and self.workload.trainer.system not in DEEPSPEED and not self.workload.model.tied:
+        """Processes of the node that load: all of Megatron's and of ZeRO's, and all that have the whole model; of
+        FSDP the first, and all where tied embeddings rule out parameters without storage."""
+        workload = self.workload
+        shared = self.sides and not is_megatron(workload) and workload.layout.shards > 1
+        if shared and not uses_zero(workload.trainer) and not workload.model.tied and workload.loads == "first":
             return 1 if self.node.head else 0
         return ranks
 

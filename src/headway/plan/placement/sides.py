@@ -8,7 +8,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from headway.facts.workload import DTYPE_BYTES, Workload
-from headway.plan import finetune, pinned, training
+from headway.plan import finetune, offload, pinned, saving, training
 from headway.plan.activations import FP32, Batch
 from headway.plan.item import Item
 from headway.plan.megatron import passes, runtime, states, widths
@@ -16,14 +16,9 @@ from headway.plan.megatron.phases import SYSTEMS
 from headway.plan.megatron.run import Run
 from headway.plan.megatron.stages import Stage
 from headway.plan.rank import Rank
-from headway.plan.systems import DEEPSPEED
+from headway.plan.systems import uses_zero
 from headway.units import GIB, MIB
 
-WRITE_BYTES = 256 << 20
-"""What a checkpoint that is written tensor by tensor holds of them in host memory at a time."""
-WHOLE_SHARDS = frozenset({"verl-fsdp"})
-"""Trainers beside Megatron's that copy a rank's whole shard to the host before they write it: verl's FSDP checkpoint
-(`ShardedStateDictConfig(offload_to_cpu=True)`, for the optimizer as well)."""
 CHANNELS, CHANNEL_BYTES, DIRECT_PEERS = 32, 12 * MIB, 7
 """An all-to-all has a buffer of 10 + 2 MiB for each channel and each peer: 8 ranks of one node took 3.3 GB for it on
 an H100 (NCCL issue 1685), which 32 channels to 7 peers explain to a tenth."""
@@ -32,8 +27,6 @@ PAUSED, PAUSED_UPPER = 3 * GIB, 4 * GIB
 process groups: 3 to 5 GB were left in all (15 to 18 GB before), reported for slime."""
 PAUSED_DENSE = 256 * MIB
 """The same without experts. Not measured; the bound is that of experts."""
-FILE_BYTES = 5_000_000_000
-"""The largest file of a published checkpoint, which a rank reads in whole where it takes its shard from it."""
 
 
 class Side(Protocol):
@@ -98,6 +91,9 @@ class Side(Protocol):
 
     def staging(self) -> Item:
         """What of a checkpoint is in host memory while it is written."""
+
+    def gathered(self) -> list[Item]:
+        """What the first rank has of all others' parts meanwhile."""
 
     def loading(self) -> Item:
         """What it holds in host memory beside its own tensors while weights are loaded."""
@@ -177,7 +173,7 @@ class Plain(Struct, frozen=True, dict=True):
 
     def offloaded(self) -> list[Item]:
         """The optimizer's part, and the parameters under FSDP's offload policy."""
-        return training.host_states(self.workload, self._rank)
+        return offload.host_states(self.workload, self._rank)
 
     def train(self) -> list[Item]:
         """As plan/training.py counts it."""
@@ -201,17 +197,19 @@ class Plain(Struct, frozen=True, dict=True):
 
     def staging(self) -> Item:
         """Tensors in flight, or the whole shard."""
-        if self.workload.trainer.system in WHOLE_SHARDS:
-            size = sum(item.bytes for item in self.states(stepped=True))
-            return Item("checkpoint staging", size, size * 5 // 4, "the whole shard", "copied before it is written")
-        return Item("checkpoint staging", WRITE_BYTES, 4 * WRITE_BYTES, "tensors in flight", "written shard by shard")
+        held = sum(item.bytes for item in self.states(stepped=True))
+        return saving.staging(self.workload, self._rank, held)
+
+    def gathered(self) -> list[Item]:
+        """As plan/saving.py counts it."""
+        return saving.gathered(self.workload, self._rank)
 
     def loading(self) -> Item:
         """The whole model comes to the host first; under ZeRO 3 a file of it at a time."""
         workload = self.workload
         count = workload.model.parameters()
-        if workload.trainer.system in DEEPSPEED and workload.layout.shards > 1:
-            size = min(FILE_BYTES, count * pinned.HALF)
+        if uses_zero(workload.trainer) and workload.layout.shards > 1:
+            size = min(saving.FILE_BYTES, count * pinned.HALF)
             return Item.exact("file being loaded", size, "one file of the checkpoint", "each rank takes its shard")
         size = DTYPE_BYTES[workload.trainer.param_dtype]
         return Item.exact(
@@ -356,6 +354,10 @@ class Megatron(Struct, frozen=True, dict=True):
     def staging(self) -> Item:
         """The whole shard."""
         return self._staging
+
+    def gathered(self) -> list[Item]:
+        """Every rank writes its own."""
+        return []
 
     def loading(self) -> Item:
         """Tensors are read one by one into the rank's parameters; the bound is all of its shard."""

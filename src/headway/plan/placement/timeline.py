@@ -54,7 +54,7 @@ class Run(Struct, frozen=True, dict=True):
             taken += sum(each.item.bytes * each.count for each in others)
         memory = engine_memory(
             workload.model, engine, device_bytes=device.total_bytes, free_bytes=device.total_bytes - taken,
-            longest=workload.rollout.longest,
+            longest=workload.rollout.longest, device=machine.name,
         )  # fmt: skip
         return cls(workload, engine, places, all_sides(workload), memory, machine.unified)
 
