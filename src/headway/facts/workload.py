@@ -101,8 +101,10 @@ class Megatron(Struct, frozen=True):
     `vocab_multiple` x tensor parallel ranks. `optimizer_instances`: copies of the distributed optimizer's shards,
     each over a part of the data parallel ranks. `count_embedding` and `count_loss`: each counts as a layer when
     layers are divided over stages. `regather_lora`: an adapter's gathered input is gathered again in the backward
-    pass instead of kept. `Trainer.attention` "sdpa" is cuDNN's, which Transformer Engine takes on Hopper and newer,
-    "flash" FlashAttention 2, which it takes on Ampere and where determinism is asked for, "eager" plain torch.
+    pass instead of kept. `encoder_length`: tokens of a sample that an encoder reads (`--encoder-seq-length`); the
+    sample's own are the decoder's. `Trainer.attention` "sdpa" is cuDNN's, which Transformer Engine takes on Hopper
+    and newer, "flash" FlashAttention 2, which it takes on Ampere and where determinism is asked for, "eager" plain
+    torch.
 
     >>> Megatron(te_version="2.1").dispatcher
     'alltoall'
@@ -126,6 +128,7 @@ class Megatron(Struct, frozen=True):
     count_embedding: bool = False
     count_loss: bool = False
     regather_lora: bool = False
+    encoder_length: int = 0
 
 
 class Trainer(Struct, frozen=True):

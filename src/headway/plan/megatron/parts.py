@@ -31,6 +31,10 @@ class Part(NamedTuple):
     backward: int
 
 
+NOTHING = Part(0, 0, 0, 0)
+"""The half that a block does not have."""
+
+
 def stream(run: Run, batch: Batch) -> int:
     """The residual stream between two layers."""
     return ceil(batch.tokens * run.shape.hidden * run.size / run.stream)

@@ -9,7 +9,7 @@ from headway.facts.workload import Workload
 from headway.plan import training
 from headway.plan.activations import Batch
 from headway.plan.item import Item
-from headway.plan.megatron import runtime, states
+from headway.plan.megatron import encoder, runtime, states
 from headway.plan.megatron.activations import layer
 from headway.plan.megatron.loss import loss
 from headway.plan.megatron.parts import Layer, gathered, stream
@@ -77,7 +77,7 @@ def moments(workload: Workload, run: Run, stage: Stage, batch: Batch) -> tuple[M
     ]
     if stage.head:
         costs = loss(run, batch)
-        tail = held + (2 + 3 * stage.mtp) * stream(run, batch)
+        tail = held + (2 + 3 * stage.mtp) * stream(run, batch) + encoder.before_logits(run, batch)
         whole = batch.tokens * run.shape.hidden * run.size
         after = whole + (stream(run, batch) if run.gathers else 0)
         found += [
@@ -112,6 +112,7 @@ def _held(workload: Workload, run: Run, stage: Stage, batch: Batch, layers: dict
         found += stage.mtp * (one.kept + 3 * stream(run, batch)) * max(flights[-1], 1)
     if stage.embedding and run.megatron.hidden_dropout:
         found += flights[0] * (stream(run, batch) // run.size)
+    found += flights[0] * encoder.kept(run, batch)
     # sines and cosines of all positions in fp32
     return found + (0 if run.shape.learned_positions else batch.longest * run.context * run.shape.head_dim * FP32)
 
