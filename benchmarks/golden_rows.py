@@ -1,11 +1,13 @@
 """A row of Megatron-LM's functional tests as a run."""
 
+import re
 from collections.abc import Mapping
 from typing import Literal
 
 from headway.facts.blocks import Mamba, Mla
 from headway.facts.shapes import ModelShape
 from headway.facts.workload import Layout, Megatron, Optimizer, Recompute, Rollout, Trainer, Workload
+from headway.foreign.megatron_flags import OFFLOADABLE
 from prediction import NotCovered
 from rows_megatron import OLDER_CORE
 
@@ -85,8 +87,17 @@ def _megatron(row: Mapping[str, str]) -> Megatron:
         attention_dropout=float(row["attention_dropout"] or 0) > 0,
         optimizer_instances=number(row, "optimizer_instances", 1),
         encoder_length=number(row, "encoder_seq", 0) if row["model"] == "t5" else 0,
+        offload_modules=_offloaded(row["activation_offload"]),
         count_embedding=flag(row, "account_embedding"), count_loss=flag(row, "account_loss"),
     )  # fmt: skip
+
+
+def _offloaded(text: str) -> tuple[str, ...]:
+    """The modules whose activations go to host memory."""
+    found = tuple(word for word in re.findall(r"[a-z_0-9]+", text.lower()) if word in OFFLOADABLE)
+    if text and text != "False" and not found:
+        raise NotCovered("which activations are offloaded is not known")
+    return found
 
 
 def _layout(row: Mapping[str, str]) -> Layout:

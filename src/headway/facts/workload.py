@@ -102,7 +102,9 @@ class Megatron(Struct, frozen=True):
     each over a part of the data parallel ranks. `count_embedding` and `count_loss`: each counts as a layer when
     layers are divided over stages. `regather_lora`: an adapter's gathered input is gathered again in the backward
     pass instead of kept. `encoder_length`: tokens of a sample that an encoder reads (`--encoder-seq-length`); the
-    sample's own are the decoder's. `Trainer.attention` "sdpa" is cuDNN's, which Transformer Engine takes on Hopper
+    sample's own are the decoder's. `offload_modules`: modules whose kept inputs go to pinned host memory until the
+    backward pass needs them (`--fine-grained-activation-offloading --offload-modules`), and `offload_fraction` the
+    share of those that do. `Trainer.attention` "sdpa" is cuDNN's, which Transformer Engine takes on Hopper
     and newer, "flash" FlashAttention 2, which it takes on Ampere and where determinism is asked for, "eager" plain
     torch.
 
@@ -129,6 +131,8 @@ class Megatron(Struct, frozen=True):
     count_loss: bool = False
     regather_lora: bool = False
     encoder_length: int = 0
+    offload_modules: tuple[str, ...] = ()
+    offload_fraction: float = 1.0
 
 
 class Trainer(Struct, frozen=True):

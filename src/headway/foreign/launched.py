@@ -10,6 +10,7 @@ from headway.facts.shapes import ModelShape
 from headway.facts.workload import Workload
 from headway.foreign import presets
 from headway.foreign.found import Found, Setting
+from headway.foreign.megatron_flags import offloaded
 from headway.foreign.shape_flags import shape_of
 
 TRAINERS: dict[tuple[str, str], tuple[str, ...]] = {
@@ -176,6 +177,8 @@ def _trainer(found: Found, megatron: bool) -> dict[str, Setting]:
         told["trainer.checkpointing"] = recompute in ("full", "gradient_checkpointing")
         if megatron:
             told["trainer.recompute.granularity"] = recompute if recompute in ("full", "selective") else "none"
+        if modules := offloaded(found.flags):
+            told["trainer.megatron.offload_modules"] = ",".join(modules)
     if found.value("optimizer_offload") is True:
         told["trainer.optimizer.offload"] = 1.0
     if "use-precision-aware-optimizer" in found.flags:

@@ -33,6 +33,7 @@ from headway.facts.workload import (
 from headway.foreign.found import Found
 from headway.foreign.gather import truth
 from headway.foreign.hydra import value as literal
+from headway.foreign.megatron_flags import offloaded
 
 MAX_PROMPT = 512
 """Tokens of a prompt where nothing says how long prompts are."""
@@ -553,8 +554,8 @@ def _megatron(reading: Reading, shape: ModelShape) -> Workload:
         ),
     )  # fmt: skip
     samples = reading.whole("global_batch", layout.replicas)
-    rollout = Rollout(samples, 1, 0, reading.whole("max_total_len", 4096), 0, 0, 1)
-    return _run(shape, trainer, rollout, layout, None)
+    length = reading.number("decoder-seq-length") or reading.whole("max_total_len", 4096)
+    return _run(shape, trainer, Rollout(samples, 1, 0, length, 0, 0, 1), layout, None)
 
 
 def _megatron_ways(reading: Reading) -> Megatron:
@@ -580,6 +581,8 @@ def _megatron_ways(reading: Reading) -> Megatron:
         vocab_multiple=reading.number("make-vocab-size-divisible-by", default=128),
         count_embedding="account-for-embedding-in-pipeline-split" in flags,
         count_loss="account-for-loss-in-pipeline-split" in flags,
+        encoder_length=reading.number("encoder-seq-length", "seq-length") if "decoder-seq-length" in flags else 0,
+        offload_modules=offloaded(flags),
         optimizer_instances=max(1, reading.number("num-distributed-optimizer-instances", default=1)),
     )  # fmt: skip
 

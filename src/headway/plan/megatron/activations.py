@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from headway.facts.blocks import Block
 from headway.plan.activations import Batch
-from headway.plan.megatron import encoder, mamba, moe
+from headway.plan.megatron import encoder, mamba, moe, offload
 from headway.plan.megatron.parts import NOTHING, Layer, Part, gathered, stream, unfused
 from headway.plan.megatron.run import FP32, Run
 from headway.plan.megatron.widths import attention_of, mlp
@@ -43,9 +43,11 @@ def layer(run: Run, batch: Batch, block: Block) -> Layer:
     whole = block.halves * source + attended.kept + after.kept + masks
     dropped = attended.dropped + after.dropped
     forward, backward = max(attended.forward, after.forward), max(attended.backward, after.backward)
+    hosted = attended.hosted + after.hosted
     if run.recompute.granularity == "full":
         return Layer(source, source, forward, backward, whole + dropped - source)
-    return Layer(source, whole, forward, backward, max(attended.dropped, after.dropped))
+    again = max(attended.dropped, after.dropped)
+    return Layer(source, whole - sum(hosted), forward, backward, again, hosted)
 
 
 def _attention(run: Run, batch: Batch, block: Block) -> Part:
@@ -66,18 +68,19 @@ def _attention(run: Run, batch: Batch, block: Block) -> Part:
     core_kept, core_dropped, core_forward, core_backward = _core(run, batch, out)
     kept = normed + latent + core_kept + (gathered(run, batch) if _keeps_gathered(run) else 0)
     qkv = queries + keys + values
-    dropped = core_dropped
+    dropped, inside = core_dropped, core_kept - out
     if run.drops("mla_up_proj") and run.shape.mla is not None:
         dropped += qkv
     else:
-        kept += qkv
+        kept, inside = kept + qkv, inside + qkv
     if run.drops("layernorm") and (run.shape.mla is not None or not run.te):
         kept, dropped = kept - normed, dropped + normed
     whole = tokens * run.shape.hidden * size
     # backward: gradients of queries (fp32 while they are summed), keys and values, and of attention's output
     backward = core_backward + qkv + queries * FP32 // size + out + normed + gathered(run, batch)
+    hosted = offload.attention(run, normed, latent, inside, out)
     forward = core_forward + max(qkv + gathered(run, batch), out + whole if run.tensor > 1 else out)
-    return Part(kept, dropped, forward, backward)
+    return Part(kept, dropped, forward, backward, hosted)
 
 
 def _keeps_gathered(run: Run) -> bool:

@@ -9,7 +9,7 @@ from headway.facts.workload import Workload
 from headway.plan import training
 from headway.plan.activations import Batch
 from headway.plan.item import Item
-from headway.plan.megatron import encoder, runtime, states
+from headway.plan.megatron import encoder, offload, runtime, states
 from headway.plan.megatron.activations import layer
 from headway.plan.megatron.loss import loss
 from headway.plan.megatron.parts import Layer, gathered, stream
@@ -70,7 +70,7 @@ def moments(workload: Workload, run: Run, stage: Stage, batch: Batch) -> tuple[M
     held = _held(workload, run, stage, batch, layers)
     always = (2 * stream(run, batch) if stage.count > 1 else 0) + (gathered(run, batch) if stage.head else 0)
     forward = max(one.forward for one in layers.values())
-    backward = max(one.backward + _again(run, stage, one) for one in layers.values())
+    backward = max(one.backward + _again(run, stage, one) + max(one.hosted, default=0) for one in layers.values())
     found = [
         Moment("forward, last layer", held, forward + always),
         Moment("backward, last layer", held, backward + always, 0, _weight_gradient(run, stage)),
@@ -106,6 +106,7 @@ def _held(workload: Workload, run: Run, stage: Stage, batch: Batch, layers: dict
     """Activations of all micro-batches in flight, and masks of the embedding's dropout."""
     flights = in_flight(stage, micro_batches(workload, run))
     found = sum(number * _kept(run, groups, layers) for number, groups in zip(flights, stage.chunks, strict=True))
+    found += max((sum(one.hosted) for one in layers.values()), default=0)
     if stage.mtp:
         kind = _widest(run)
         one = layers[kind] if kind in layers else layer(run, batch, kind)
@@ -158,6 +159,23 @@ def train(workload: Workload, stage: Stage, batch: Batch | None = None) -> list[
     batch = batch or training.micro_batch(workload)
     top = max(moments(workload, run, stage, batch), key=lambda moment: moment.bytes)
     return _items(run, stage, top, batch, in_flight(stage, micro_batches(workload, run)))
+
+
+def host_items(workload: Workload, stage: Stage) -> list[Item]:
+    """Pinned host memory of offloaded activations: of all micro-batches in flight, but for the last layer's."""
+    run = Run.of(workload)
+    if not run.megatron.offload_modules:
+        return []
+    batch = training.micro_batch(workload)
+    sizes = {block: sum(layer(run, batch, block).hosted) for block, _ in stage.groups}
+    flights = in_flight(stage, micro_batches(workload, run))
+    held = [
+        (number * count, sizes[block])
+        for number, groups in zip(flights, stage.chunks, strict=True)
+        for block, count in groups
+    ]
+    size = sum(count * each for count, each in held) - max(sizes.values(), default=0)
+    return offload.pinned(size, sum(count for count, each in held if each))
 
 
 def score(workload: Workload, stage: Stage, batch: Batch | None = None) -> list[Item]:

@@ -308,8 +308,8 @@ class Megatron(Struct, frozen=True, dict=True):
         return [Item("offloaded optimizer", size, upper, text, "parameters and gradients pinned")]
 
     def offloaded(self) -> list[Item]:
-        """The optimizer's part."""
-        return self._offloaded
+        """The optimizer's part, and activations."""
+        return self._offloaded + passes.host_items(self.workload, self.stage)
 
     def train(self) -> list[Item]:
         """As plan/megatron counts it."""
@@ -348,7 +348,7 @@ class Megatron(Struct, frozen=True, dict=True):
         `FileSystemWriterAsync.preload_tensors`; `AsyncSaveShardedStrategy.save` runs the same request and waits.
         """
         found = {item.item: item.bytes for item in self.states(stepped=True)}
-        optimizer = found.get("optimizer state", 0) + sum(item.bytes for item in self.offloaded())
+        optimizer = found.get("optimizer state", 0) + sum(item.bytes for item in self._offloaded)
         plain = ceil(self.whole / (self.run.data * self.run.context)) + optimizer
         size = round(plain * self._rounded / max(1, self.whole))
         return Item("checkpoint staging", size, max(size, 2 * plain), f"{plain:,} B, rounded up", "pinned")
