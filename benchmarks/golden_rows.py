@@ -21,8 +21,6 @@ def workload(row: Mapping[str, str], *, renewed: bool = True) -> Workload:
         raise NotCovered(f"model {row['model']}")
     if "distill" in row["case"]:
         raise NotCovered("the teacher of a distillation is not known")
-    if row["fsdp"] or row["fsdp_sharding"]:
-        raise NotCovered("Megatron's FSDP")
     if row["cuda_graph"]:
         raise NotCovered("captured graphs keep buffers of their own")
     if row["pp_layout"]:
@@ -87,9 +85,21 @@ def _megatron(row: Mapping[str, str]) -> Megatron:
         attention_dropout=float(row["attention_dropout"] or 0) > 0,
         optimizer_instances=number(row, "optimizer_instances", 1),
         encoder_length=number(row, "encoder_seq", 0) if row["model"] == "t5" else 0,
+        # the tests set a limit of two micro-batches
+        defer_gradients="defer_embedding_wgrad" in row["case"], deferral_limit=2, fsdp=_sharding(row),
         offload_modules=_offloaded(row["activation_offload"]),
         count_embedding=flag(row, "account_embedding"), count_loss=flag(row, "account_loss"),
     )  # fmt: skip
+
+
+def _sharding(row: Mapping[str, str]) -> Literal["", "optim", "optim_grads", "optim_grads_params"]:
+    """What Megatron's FSDP divides."""
+    text = row["fsdp_sharding"]
+    if text == "optim" or text == "optim_grads" or text == "optim_grads_params":
+        return text
+    if text or flag(row, "fsdp"):
+        raise NotCovered("what Megatron's FSDP divides is not known")
+    return ""
 
 
 def _offloaded(text: str) -> tuple[str, ...]:

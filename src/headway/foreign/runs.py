@@ -33,7 +33,7 @@ from headway.facts.workload import (
 from headway.foreign.found import Found
 from headway.foreign.gather import truth
 from headway.foreign.hydra import value as literal
-from headway.foreign.megatron_flags import offloaded
+from headway.foreign.megatron_flags import offloaded, sharding
 
 MAX_PROMPT = 512
 """Tokens of a prompt where nothing says how long prompts are."""
@@ -583,6 +583,8 @@ def _megatron_ways(reading: Reading) -> Megatron:
         count_loss="account-for-loss-in-pipeline-split" in flags,
         encoder_length=reading.number("encoder-seq-length", "seq-length") if "decoder-seq-length" in flags else 0,
         offload_modules=offloaded(flags),
+        defer_gradients="defer-embedding-wgrad-compute" in flags,
+        deferral_limit=reading.number("wgrad-deferral-limit"), fsdp=sharding(flags),
         optimizer_instances=max(1, reading.number("num-distributed-optimizer-instances", default=1)),
     )  # fmt: skip
 

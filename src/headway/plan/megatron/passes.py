@@ -9,7 +9,7 @@ from headway.facts.workload import Workload
 from headway.plan import training
 from headway.plan.activations import Batch
 from headway.plan.item import Item
-from headway.plan.megatron import encoder, offload, runtime, states
+from headway.plan.megatron import encoder, fsdp, offload, runtime, states
 from headway.plan.megatron.activations import layer
 from headway.plan.megatron.loss import loss
 from headway.plan.megatron.parts import Layer, gathered, stream
@@ -69,6 +69,7 @@ def moments(workload: Workload, run: Run, stage: Stage, batch: Batch) -> tuple[M
     layers = {block: layer(run, batch, block) for block, _ in stage.groups} or {_widest(run): NOTHING}
     held = _held(workload, run, stage, batch, layers)
     always = (2 * stream(run, batch) if stage.count > 1 else 0) + (gathered(run, batch) if stage.head else 0)
+    always += fsdp.gathered(run, stage)
     forward = max(one.forward for one in layers.values())
     backward = max(one.backward + _again(run, stage, one) + max(one.hosted, default=0) for one in layers.values())
     found = [
@@ -77,8 +78,9 @@ def moments(workload: Workload, run: Run, stage: Stage, batch: Batch) -> tuple[M
     ]
     if stage.head:
         costs = loss(run, batch)
-        tail = held + (2 + 3 * stage.mtp) * stream(run, batch) + encoder.before_logits(run, batch)
         whole = batch.tokens * run.shape.hidden * run.size
+        tail = held + (2 + 3 * stage.mtp) * stream(run, batch) + encoder.before_logits(run, batch)
+        tail += _deferred(workload, run) * (whole + batch.tokens * run.vocab * run.size)
         after = whole + (stream(run, batch) if run.gathers else 0)
         found += [
             Moment("loss, forward", tail, always, costs.forward),
@@ -86,6 +88,16 @@ def moments(workload: Workload, run: Run, stage: Stage, batch: Batch) -> tuple[M
             Moment("output layer, backward", tail, always + after, costs.gradient, _table_gradient(run)),
         ]
     return tuple(found)
+
+
+def _deferred(workload: Workload, run: Run) -> int:
+    """Micro-batches whose input and gradient of the output layer wait for its weight gradient when the last comes:
+    all but that one, or as many as are allowed (`--defer-embedding-wgrad-compute`, `--wgrad-deferral-limit`). Source:
+    Megatron Core's `LinearWithGradAccumulationAndAsyncCommunication`."""
+    megatron = run.megatron
+    if not megatron.defer_gradients or run.layout.pipeline == 1:
+        return 0
+    return min(micro_batches(workload, run) - 1, megatron.deferral_limit or micro_batches(workload, run))
 
 
 def _table_gradient(run: Run) -> int:

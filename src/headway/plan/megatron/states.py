@@ -173,7 +173,7 @@ def owned(run: Run, found: Counts) -> int:
 
 def owned_parts(run: Run, found: Counts) -> tuple[int, int]:
     """The same of dense parameters and of experts."""
-    if not run.trainer.optimizer.distributed:
+    if not run.trainer.optimizer.distributed and not run.megatron.fsdp:
         return found.dense, found.experts
     copies = run.megatron.optimizer_instances
     dense = max(1, run.data * run.context // copies)
@@ -187,13 +187,15 @@ def items(run: Run, stage: Stage, *, stepped: bool) -> list[Item]:
     where = f"rank {run.first_rank(stage)}, stage {stage.index} of {stage.count}"
     here = 1 - optimizer.offload
     per = state_size(run) if stepped else master_size(run)
+    here_weights = found.frozen + own if run.divides("params") else found.all
+    here_gradients = own if run.divides("grads") else found.trained
     size_all = own * per + (_muon_tables(run, found) if stepped else 0)
     return [
         item for item in (
-            Item.exact("weights", found.all * size, f"{found.all:,} parameters x {size} B, {where}", SOURCE),
+            Item.exact("weights", here_weights * size, f"{here_weights:,} parameters x {size} B, {where}", SOURCE),
             Item.exact(
-                "gradient buffer", found.trained * gradient_size(run),
-                f"{found.trained:,} parameters x {gradient_size(run)} B", SOURCE,
+                "gradient buffer", here_gradients * gradient_size(run),
+                f"{here_gradients:,} parameters x {gradient_size(run)} B", SOURCE,
             ),
             Item.exact("optimizer state", round(size_all * here), f"{own:,} parameters x {per:g} B", SOURCE),
         ) if item.upper

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from headway.errors import InputError
 from headway.facts.blocks import LETTERS, Block, Mamba, by_letters
 from headway.plan.activations import Batch
-from headway.plan.megatron import passes, states
+from headway.plan.megatron import fsdp, passes, states
 from headway.plan.megatron.activations import layer
 from headway.plan.megatron.run import Run
 
@@ -93,8 +93,8 @@ def test_a_hybrid_s_layers_are_in_order() -> None:
 
 
 def test_a_mamba_layer() -> None:
-    """Projections, convolution with bias, three numbers a head, gated norm, the layer's norm; kept are both inputs, the
-    projection, and the scan's result before and after its norm."""
+    """Projections, convolution with bias, three numbers a head, gated norm, the layer's norm; kept are both inputs,
+    the projection, and the scan's result before and after its norm."""
     h, inner, conv = 1024, 2048, 2048 + 2 * 8 * 128
     block = LETTERS["M"]
     assert HYBRID.block_parameters(block) == h * (inner + conv + 32) + inner * h + 5 * conv + 3 * 32 + inner + h
@@ -102,6 +102,47 @@ def test_a_mamba_layer() -> None:
         work = Run.of(run(HYBRID, devices=tensor, tensor=tensor))
         width = 4 * h + 2 * (inner + conv + 32) + 4 * inner
         assert layer(work, BATCH, block).kept == BATCH.tokens * width // tensor
+
+
+def test_deferred_gradients_of_the_output_layer_wait_for_the_last_micro_batch() -> None:
+    ranks = {"devices": 2, "pipeline": 2}
+    stage = Run.of(run(LLAMA, **ranks)).stages()[-1]
+
+    def tail(**changes: object) -> int:
+        work = run(LLAMA, **ranks, **changes)
+        return next(m.kept for m in passes.moments(work, Run.of(work), stage, BATCH) if m.at == "loss, backward")
+
+    each = 2 * BATCH.tokens * (LLAMA.hidden + LLAMA.vocab)
+    assert tail(defer_gradients=True, deferral_limit=2) - tail() == 2 * each
+    assert tail(defer_gradients=True) - tail() == 7 * each
+    assert tail(deferral_limit=2) == tail()
+    alone = run(LLAMA, defer_gradients=True)
+    (whole,) = Run.of(alone).stages()
+    assert passes.moments(alone, Run.of(alone), whole, BATCH) == passes.moments(
+        run(LLAMA), Run.of(run(LLAMA)), whole, BATCH
+    )
+
+
+@pytest.mark.parametrize(
+    ("divided", "shares"), [("optim", (1, 1)), ("optim_grads", (1, 4)), ("optim_grads_params", (4, 4))]
+)
+def test_megatron_s_own_fsdp_divides_gradients_then_parameters(divided: str, shares: tuple[int, int]) -> None:
+    work = run(LLAMA, devices=4, fsdp=divided)
+    (stage,) = Run.of(work).stages()
+    found = {item.item: item.bytes for item in states.items(Run.of(work), stage, stepped=True)}
+    count = LLAMA.parameters()
+    assert found["weights"] == pytest.approx(2 * count / shares[0], rel=1e-6)
+    assert found["gradient buffer"] == pytest.approx(4 * count / shares[1], rel=1e-6)
+    assert found["optimizer state"] == pytest.approx(12 * count / 4, rel=1e-6)
+
+
+def test_what_fsdp_gathers() -> None:
+    """Two layers and a table, each with its gradient."""
+    (stage,) = Run.of(run(LLAMA)).stages()
+    whole = 2 * LLAMA.block_parameters() + LLAMA.hidden * LLAMA.vocab
+    assert fsdp.gathered(Run.of(run(LLAMA, devices=4, fsdp="optim_grads_params")), stage) == 6 * whole
+    assert fsdp.gathered(Run.of(run(LLAMA, devices=4, fsdp="optim_grads")), stage) == 4 * whole
+    assert fsdp.gathered(Run.of(run(LLAMA, devices=4, fsdp="optim")), stage) == 0
 
 
 def test_a_group_of_micro_batches_leaves_no_rest_smaller_than_the_stages() -> None:
