@@ -7,7 +7,7 @@ from headway.foreign.command import Line
 from headway.foreign.rules import Answer, Rule, Unclear
 
 SHAPE = (
-    Rule("num_layers", ("num-layers", "decoder-num-layers")),
+    Rule("num_layers", ("num-layers",)),
     Rule("hidden_size", ("hidden-size",)),
     Rule("ffn_hidden_size", ("ffn-hidden-size",)),
     Rule("num_attention_heads", ("num-attention-heads",)),

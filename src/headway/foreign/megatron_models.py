@@ -26,19 +26,25 @@ def letters(found: Found) -> str:
     return ""
 
 
+def layers(found: Found) -> int:
+    """How many layers a hybrid's letters or T5's own flag say; 0 where they are said as for any decoder."""
+    return len(letters(found)) or _integer(found, "decoder-num-layers")
+
+
 def is_encoder_decoder(found: Found) -> bool:
     """Whether a script trains T5."""
     return "t5" in found.program.rpartition("/")[2] or "decoder-num-layers" in found.flags
 
 
-def fields(found: Found, hidden: int, layers: int) -> dict[str, Any]:
-    """What the shape of such a model has beside a decoder's sizes; empty for a plain decoder."""
+def fields(found: Found, hidden: int, plain: int) -> dict[str, Any]:
+    """What the shape of such a model has beside a decoder's sizes; empty for a plain decoder. `plain`: the
+    layers that `--num-layers` says."""
     pattern = letters(found)
     if pattern:
         return {"layers": len(pattern), "letters": pattern, "mamba": _mamba(found, hidden)}
     if is_encoder_decoder(found):
-        decoder = _integer(found, "decoder-num-layers") or layers
-        own = {"layers": decoder, "encoder_layers": _integer(found, "encoder-num-layers") or layers}
+        decoder = _integer(found, "decoder-num-layers") or plain
+        own = {"layers": decoder, "encoder_layers": _integer(found, "encoder-num-layers") or plain}
         return own | {"head_bias": True}
     if "bert" in found.program.rpartition("/")[2]:
         return {"masked_head": True, "head_bias": True}
