@@ -54,11 +54,16 @@ def _attention(row: Mapping[str, str], *, renewed: bool) -> Literal["eager", "fl
     on Hopper; on Ampere and Blackwell it takes FlashAttention. Transformer Engine 1.2 of the older container has no
     deterministic kernel but its unfused one ("Disabling usage of FlashAttention since version 2 does not support
     deterministic execution", `attention.py`)."""
-    if row["attn"] == "unfused" or row["impl"] == "local":
+    if row["attn"] == "unfused" or _local(row):
         return "eager"
     if not row["attn"] and _older_container(row, renewed=renewed) and _deterministic(row):
         return "eager"
     return "sdpa" if "h100" in row["env"] and row["attn"] != "flash" else "flash"
+
+
+def _local(row: Mapping[str, str]) -> bool:
+    """Whether layers are Megatron Core's own."""
+    return "local" in (row["impl"], row["attn"]) or "local_spec" in row["case"]
 
 
 def _older_container(row: Mapping[str, str], *, renewed: bool) -> bool:
@@ -78,7 +83,7 @@ def _deterministic(row: Mapping[str, str]) -> bool:
 def _megatron(row: Mapping[str, str]) -> Megatron:
     native = flag(row, "cef") or row["cross_entropy_impl"] == "native"
     return Megatron(
-        implementation="local" if row["impl"] == "local" else "te",
+        implementation="local" if _local(row) else "te",
         te_version="2.0" if row["env"].startswith("lts") else "", core_version=OLDER_CORE,
         fused_gradients=flag(row, "grad_accum_fusion"), cross_entropy="native" if native else "unfused",
         hidden_dropout=float(row["hidden_dropout"] or 0) > 0,
@@ -116,6 +121,8 @@ def _layout(row: Mapping[str, str]) -> Layout:
     if parts == 1:
         # one part would be no interleaving: the value is that of --num-layers-per-virtual-pipeline-stage
         parts = number(row, "layers") // pipeline
+    if "|" in row["hybrid_pattern"]:
+        parts = (row["hybrid_pattern"].count("|") + 1) // pipeline
     if not row["world_size"] and flag(row, "distributed_optimizer"):
         raise NotCovered("world size is not known")
     # data parallel ranks that divide nothing do not change what one of them holds
@@ -135,9 +142,9 @@ def _layout(row: Mapping[str, str]) -> Layout:
 def _shape(row: Mapping[str, str]) -> ModelShape:
     hidden, heads, gated = number(row, "hidden"), number(row, "heads"), flag(row, "gated")
     bias, kind, letters = flag(row, "bias"), row["model"], row["hybrid_pattern"]
-    if letters and ("/" in letters or "|" in letters):
+    if "/" in letters:
         raise NotCovered("a hybrid with layers for multi-token prediction")
-    layers = len(letters) or number(row, "decoder_layers" if kind == "t5" else "layers")
+    layers = len(letters.replace("|", "")) or number(row, "decoder_layers" if kind == "t5" else "layers")
     ffn = number(row, "ffn", 0) or (int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden)
     learned = row["position_embedding"] == "learned_absolute"
     rms = row["norm"] == "RMSNorm"

@@ -199,18 +199,19 @@ LETTERS = {
 
 
 def by_letters(pattern: str) -> tuple[Block, ...]:
-    """The blocks of a pattern in order. InputError for a letter that is none.
+    """The blocks of a pattern in order, without the bars between parts of stages. InputError for an unknown letter.
 
     >>> [block.attention for block in by_letters("M-*")]
     ['mamba', 'none', 'full']
     """
-    wrong = sorted(set(pattern) - LETTERS.keys())
-    if wrong or not pattern:
+    plain = pattern.replace("|", "")
+    wrong = sorted(set(plain) - LETTERS.keys())
+    if wrong or not plain:
         raise InputError(
             f"the pattern of layers {pattern[:60]!r} has {', '.join(wrong) or 'no letter'}; known letters are "
             f"{' '.join(LETTERS)}"
         )
-    return tuple(LETTERS[letter] for letter in pattern)
+    return tuple(LETTERS[letter] for letter in plain)
 
 
 _QKV, _GATE_UP = (("q", "k", "v"),), (("gate", "up"),)

@@ -101,7 +101,8 @@ class ModelShape(Struct, frozen=True, dict=True):
     sentence."""
     mamba: Mamba | None = None
     letters: str = ""
-    """A hybrid's layers in order, by the letters of `blocks.LETTERS`; each has attention or an MLP, not both."""
+    """A hybrid's layers in order, by the letters of `blocks.LETTERS`; each has attention or an MLP, not both. A
+    bar ends a part of a pipeline stage."""
     mixed: tuple[tuple[Block, int], ...] = ()
     """The groups of `blocks()` where dense layers and a second kind of attention mix, so that counts do not tell."""
     assumed: tuple[str, ...] = ()

@@ -13,22 +13,22 @@ PATTERNS = ("hybrid-layer-pattern", "hybrid-override-pattern")
 
 
 def letters(found: Found) -> str:
-    """A hybrid's layers by letters, without those of multi-token prediction and the bounds of stages; empty where the
-    model is none, or where its layers are given as shares.
+    """A hybrid's layers by letters, without those of multi-token prediction; empty where the model is none, or where
+    its layers are given as shares.
 
     >>> letters(Found("megatron", {}, flags={"hybrid-layer-pattern": ("M-|M*/MM",)}))
-    'M-M*'
+    'M-|M*'
     """
     for name in PATTERNS:
         text = (found.flags.get(name) or (None,))[0]
         if text:
-            return text.strip("'\"").partition("/")[0].replace("|", "")
+            return text.strip("'\"").partition("/")[0]
     return ""
 
 
 def layers(found: Found) -> int:
     """How many layers a hybrid's letters or T5's own flag say; 0 where they are said as for any decoder."""
-    return len(letters(found)) or _integer(found, "decoder-num-layers")
+    return len(letters(found).replace("|", "")) or _integer(found, "decoder-num-layers")
 
 
 def is_encoder_decoder(found: Found) -> bool:
@@ -41,7 +41,7 @@ def fields(found: Found, hidden: int, plain: int) -> dict[str, Any]:
     layers that `--num-layers` says."""
     pattern = letters(found)
     if pattern:
-        return {"layers": len(pattern), "letters": pattern, "mamba": _mamba(found, hidden)}
+        return {"layers": layers(found), "letters": pattern, "mamba": _mamba(found, hidden)}
     if is_encoder_decoder(found):
         decoder = _integer(found, "decoder-num-layers") or plain
         own = {"layers": decoder, "encoder_layers": _integer(found, "encoder-num-layers") or plain}

@@ -536,6 +536,8 @@ def _megatron(reading: Reading, shape: ModelShape) -> Workload:
     per_stage = reading.number("num-layers-per-virtual-pipeline-stage")
     if per_stage:
         virtual = shape.layers // max(1, layout.pipeline * per_stage)
+    if "|" in shape.letters:
+        virtual = (shape.letters.count("|") + 1) // layout.pipeline
     layout = replace(layout, virtual_pipeline=max(1, virtual))
     dtype = _half(reading, "fp32")
     share = literal(reading.text("optimizer-offload-fraction") or "1")

@@ -100,7 +100,8 @@ def test_a_hybrid_is_written_by_letters(flag):
         "--mamba-state-dim 64"
     )
     shape = shape_of(said)
-    assert (shape.letters, shape.layers) == ("M-M-M*-", 7)
+    assert (shape.letters, shape.layers) == ("M-M-|M*-", 7)
+    assert runs.workload(said, shape).layout.virtual_pipeline == 2
     assert shape.mamba == Mamba(heads=16, head_dim=64, groups=8, state=64)
 
 

@@ -73,7 +73,7 @@ def _together(chunks: tuple[Groups, ...]) -> Groups:
 def stages(shape: ModelShape, layout: Layout, megatron: Megatron) -> tuple[Stage, ...]:
     """All stages in order. InputError where there are more of them than layers."""
     order, count, parts = _order(shape), layout.pipeline, layout.virtual_pipeline
-    sizes = _sizes(len(order), layout, megatron)
+    sizes = _between_bars(shape.letters, layout) or _sizes(len(order), layout, megatron)
     found = []
     for index in range(count):
         chunks = []
@@ -84,6 +84,22 @@ def stages(shape: ModelShape, layout: Layout, megatron: Megatron) -> tuple[Stage
         last = index == count - 1
         found.append(Stage(index, count, tuple(chunks), index == 0, last, shape.mtp_layers if last else 0))
     return tuple(found)
+
+
+def _between_bars(letters: str, layout: Layout) -> list[int]:
+    """Layers of each part of each stage where a hybrid's letters have bars between them; empty where they have none.
+
+    >>> _between_bars("M-M|*-", Layout(devices=2, pipeline=2))
+    [3, 2]
+    """
+    sizes = [len(part) for part in letters.split("|")] if "|" in letters else []
+    total = layout.pipeline * layout.virtual_pipeline
+    if sizes and len(sizes) != total:
+        raise InputError(
+            f"the pattern of layers has {len(sizes)} parts, but layout.pipeline={layout.pipeline} x "
+            f"layout.virtual_pipeline={layout.virtual_pipeline} makes {total}; set them so that they agree"
+        )
+    return sizes
 
 
 def _sizes(layers: int, layout: Layout, megatron: Megatron) -> list[int]:

@@ -92,6 +92,14 @@ def test_a_hybrid_s_layers_are_in_order() -> None:
         by_letters("M-X")
 
 
+def test_bars_say_where_a_stage_s_parts_end() -> None:
+    barred = replace(HYBRID, letters="M-M|*-|M-|M*", layers=9)
+    stages = Run.of(run(barred, devices=2, pipeline=2, virtual_pipeline=2)).stages()
+    assert [[sum(number for _, number in chunk) for chunk in stage.chunks] for stage in stages] == [[3, 2], [2, 2]]
+    with pytest.raises(InputError, match="has 4 parts"):
+        Run.of(run(barred, devices=2, pipeline=2)).stages()
+
+
 def test_a_mamba_layer() -> None:
     """Projections, convolution with bias, three numbers a head, gated norm, the layer's norm; kept are both inputs,
     the projection, and the scan's result before and after its norm."""
