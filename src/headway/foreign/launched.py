@@ -36,6 +36,7 @@ PLAIN = {
 ALSO = {
     "steps": "num-rollout", "engine.max_length": "sglang-context-length",
     "trainer.recompute.method": "recompute-method", "trainer.recompute.layers": "recompute-num-layers",
+    "trainer.megatron.offload_fraction": "activation-offload-fraction",
     "layout.first_stage_layers": "decoder-first-pipeline-num-layers",
     "layout.last_stage_layers": "decoder-last-pipeline-num-layers",
 }  # fmt: skip

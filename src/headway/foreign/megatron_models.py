@@ -9,6 +9,8 @@ from typing import Any
 from headway.facts.blocks import Mamba
 from headway.foreign.found import Found
 
+T5, BERT = re.compile(r"(?:^|[_\-/])t5(?:[_\-.]|$)"), re.compile(r"(?:^|[_\-/])bert(?:[_\-.]|$)")
+"""A program's name that says what it trains."""
 PATTERNS = ("hybrid-layer-pattern", "hybrid-override-pattern")
 
 
@@ -33,7 +35,7 @@ def layers(found: Found) -> int:
 
 def is_encoder_decoder(found: Found) -> bool:
     """Whether a script trains T5."""
-    return "t5" in found.program.rpartition("/")[2] or "decoder-num-layers" in found.flags
+    return T5.search(found.program) is not None or "decoder-num-layers" in found.flags
 
 
 def fields(found: Found, hidden: int, plain: int) -> dict[str, Any]:
@@ -46,7 +48,7 @@ def fields(found: Found, hidden: int, plain: int) -> dict[str, Any]:
         decoder = _integer(found, "decoder-num-layers") or plain
         own = {"layers": decoder, "encoder_layers": _integer(found, "encoder-num-layers") or plain}
         return own | {"head_bias": True}
-    if "bert" in found.program.rpartition("/")[2]:
+    if BERT.search(found.program):
         return {"masked_head": True, "head_bias": True}
     return {}
 

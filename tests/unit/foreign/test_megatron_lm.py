@@ -89,8 +89,23 @@ def test_t5_has_an_encoder_of_its_own_length():
 def test_bert_has_its_head_and_a_decoder_has_none():
     flags = f"{COMMON} --num-layers 12 --seq-length 512"
     assert shape_of(found(f"torchrun pretrain_bert.py {flags}")).masked_head
-    plain = shape_of(found(f"torchrun pretrain_gpt.py {flags}"))
-    assert (plain.masked_head, plain.encoder_layers, plain.letters) == (False, 0, "")
+    for program in ("pretrain_gpt.py", "pretrain_gpt5_bertha.py"):
+        plain = shape_of(found(f"torchrun {program} {flags}"))
+        assert (plain.masked_head, plain.encoder_layers, plain.letters) == (False, 0, "")
+
+
+def test_offloading_of_modules_that_cannot_be_told_is_noted():
+    said = found(f"torchrun pretrain_gpt.py {FLAGS} --fine-grained-activation-offloading --offload-modules $WHICH")
+    run = runs.workload(said, by_name("qwen3-4b"))
+    assert run.trainer.megatron.offload_modules == ()
+    assert any("which activations are offloaded cannot be told" in note for note in run.unknown)
+    half = found(
+        f"torchrun pretrain_gpt.py {FLAGS} --fine-grained-activation-offloading --offload-modules core_attn "
+        "--activation-offload-fraction 0.5"
+    )
+    run = runs.workload(half, by_name("qwen3-4b"))
+    assert run.trainer.megatron.offload_fraction == 0.5
+    assert not any("offloaded" in note for note in run.unknown)
 
 
 @pytest.mark.parametrize("flag", ["hybrid-layer-pattern", "hybrid-override-pattern"])
