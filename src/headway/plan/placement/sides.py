@@ -81,6 +81,9 @@ class Side(Protocol):
     def offloaded(self) -> list[Item]:
         """What its optimizer keeps in host memory for good."""
 
+    def hosted(self) -> list[Item]:
+        """Activations in pinned host memory, whose buffers stay from the first training pass on."""
+
     def train(self) -> list[Item]:
         """The highest moment of forward and backward, beside the states."""
 
@@ -178,6 +181,10 @@ class Plain(Struct, frozen=True, dict=True):
     def offloaded(self) -> list[Item]:
         """The optimizer's part, and the parameters under FSDP's offload policy."""
         return training.host_states(self.workload, self._rank)
+
+    def hosted(self) -> list[Item]:
+        """None."""
+        return []
 
     def train(self) -> list[Item]:
         """As plan/training.py counts it."""
@@ -308,8 +315,12 @@ class Megatron(Struct, frozen=True, dict=True):
         return [Item("offloaded optimizer", size, upper, text, "parameters and gradients pinned")]
 
     def offloaded(self) -> list[Item]:
-        """The optimizer's part, and activations."""
-        return self._offloaded + passes.host_items(self.workload, self.stage)
+        """The optimizer's part."""
+        return self._offloaded
+
+    def hosted(self) -> list[Item]:
+        """As plan/megatron counts it."""
+        return passes.host_items(self.workload, self.stage)
 
     def train(self) -> list[Item]:
         """As plan/megatron counts it."""
@@ -348,7 +359,7 @@ class Megatron(Struct, frozen=True, dict=True):
         `FileSystemWriterAsync.preload_tensors`; `AsyncSaveShardedStrategy.save` runs the same request and waits.
         """
         found = {item.item: item.bytes for item in self.states(stepped=True)}
-        optimizer = found.get("optimizer state", 0) + sum(item.bytes for item in self._offloaded)
+        optimizer = found.get("optimizer state", 0) + sum(item.bytes for item in self.offloaded())
         plain = ceil(self.whole / (self.run.data * self.run.context)) + optimizer
         size = round(plain * self._rounded / max(1, self.whole))
         return Item("checkpoint staging", size, max(size, 2 * plain), f"{plain:,} B, rounded up", "pinned")

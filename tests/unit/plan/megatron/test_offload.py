@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
+from headway.facts import machines
 from headway.facts.blocks import Block
-from headway.facts.shapes import ModelShape
+from headway.facts.shapes import ModelShape, table
 from headway.facts.workload import Recompute
+from headway.foreign.presets import workload
 from headway.plan.activations import Batch
 from headway.plan.item import Item
 from headway.plan.ledger import Phase
@@ -15,6 +17,7 @@ from headway.plan.megatron.activations import layer
 from headway.plan.megatron.parts import Layer
 from headway.plan.megatron.phases import phases
 from headway.plan.megatron.run import Run
+from headway.plan.plan import plan
 
 from .runs import LATENT, LLAMA, MOE, run
 
@@ -110,3 +113,12 @@ def test_the_host_s_line_is_in_every_phase_but_the_load() -> None:
     assert not lines(Phase.LOAD)
     assert all(len(lines(phase)) == 1 for phase in (Phase.TRAIN, Phase.STEP, Phase.SAVE))
     assert lines(Phase.TRAIN)[0].bytes == pytest.approx(lines(Phase.STEP)[0].bytes)
+
+
+def test_beside_an_engine_the_host_has_them_from_the_first_training_pass_on() -> None:
+    keys = ("trainer.checkpointing=false", "trainer.megatron.offload_modules=core_attn,attn_proj")
+    found = plan(workload(table()["qwen3-4b"], "slime", keys), machines.by_name("8xh100-80"))
+    there = {line.phase for line in found.lines if line.item == "offloaded activations"}
+    assert Phase.LOAD not in there
+    assert {Phase.TRAIN, Phase.STEP, Phase.ROLLOUT} <= there
+    assert all(line.quantity == "host" for line in found.lines if line.item == "offloaded activations")
