@@ -70,8 +70,6 @@ def workload(row: Row) -> Workload:
     """The run that a row describes."""
     shape = row_shape(section(row, "model"))
     trainer, layout = section(row, "trainer"), _layout(row)
-    if layout_says_fsdp(row):
-        raise NotCovered("Megatron's FSDP")
     if "CUDA graphs" in str(row.get("note") or ""):
         raise NotCovered("captured graphs keep buffers of their own")
     recompute = section(trainer, "recompute")
@@ -132,6 +130,7 @@ def megatron(row: Row) -> Megatron:
         cross_entropy="native" if bridge else LOSSES.get(str(trainer.get("loss") or "megatron"), "unfused"),
         fused_activation=not bridge,
         hidden_dropout="dropout 0.1" in note, attention_dropout="dropout 0.1/0.1" in note,
+        fsdp="optim_grads_params" if layout_says_fsdp(row) else "",
         context_exchange="a2a" if "a2a context" in note else "p2p",
         capacity=1.0 if "capacity factor 1" in note else 0.0,
         count_embedding="embedding counted as a layer: True" in note,

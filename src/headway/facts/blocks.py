@@ -7,21 +7,30 @@ from msgspec import Struct
 
 from headway.errors import InputError
 
-AttentionKind = Literal["full", "sliding", "mla", "linear"]
+AttentionKind = Literal["full", "sliding", "mla", "linear", "encoder", "cross", "mamba", "none"]
+"""What mixes the tokens of a block. "encoder" is full attention over the tokens of an encoder, "cross" that of a
+decoder's tokens to an encoder's, "mamba" a selective state space; "none" is a block that has an MLP only."""
 
 LoraTargets = Literal["all-linear", "attention"] | tuple[str, ...]
 """Which projections carry an adapter: a keyword, or names as `PROJECTIONS` has them."""
 
 
 class Block(NamedTuple):
-    """What tells the blocks of one model apart: the kind of attention, and experts or a dense MLP.
+    """What tells the blocks of one model apart: the kind of attention, and experts, a dense MLP or (`mlp` false)
+    neither.
 
     >>> Block("full", experts=False)
-    Block(attention='full', experts=False)
+    Block(attention='full', experts=False, mlp=True)
     """
 
     attention: AttentionKind
     experts: bool
+    mlp: bool = True
+
+    @property
+    def halves(self) -> int:
+        """How many of attention and MLP it has, each with a norm and a residual of its own."""
+        return (self.attention != "none") + self.mlp
 
 
 class Linear(NamedTuple):
@@ -135,6 +144,74 @@ class LinearAttention(Struct, frozen=True):
     def other_parameters(self) -> int:
         """Parameters of one block outside the projections: convolution, time step and decay, and the output norm."""
         return self.conv_width * self.conv + 2 * self.value_heads + self.value_dim
+
+
+class Mamba(Struct, frozen=True):
+    """A selective state space (Mamba 2): `heads` of `head_dim`, whose states have `state` numbers for each of them;
+    `groups` of heads share what writes to and reads from a state. `conv`: length of the causal convolution.
+
+    Source: `MambaMixer` of Megatron Core.
+
+    >>> Mamba(heads=32, head_dim=64, groups=8, state=128).projected
+    6176
+    """
+
+    heads: int
+    head_dim: int
+    groups: int
+    state: int
+    conv: int = 4
+
+    @property
+    def inner(self) -> int:
+        """heads x head_dim: the width of the values, of the gate and of the output."""
+        return self.heads * self.head_dim
+
+    @property
+    def conv_width(self) -> int:
+        """Channels of the convolution: values, and what writes and reads."""
+        return self.inner + 2 * self.groups * self.state
+
+    @property
+    def projected(self) -> int:
+        """What the first projection makes: gate, the convolution's channels, and a time step for each head."""
+        return self.inner + self.conv_width + self.heads
+
+    def linears(self, hidden: int) -> tuple[Linear, ...]:
+        """The projections of one block."""
+        return (Linear("in_mamba", hidden, self.projected), Linear("out", self.inner, hidden))
+
+    def other_parameters(self) -> int:
+        """Parameters of one block outside the projections: the convolution with its bias, time step, decay and
+        skip of each head, and the gated norm."""
+        return self.conv_width * (self.conv + 1) + 3 * self.heads + self.inner
+
+
+LETTERS = {
+    "M": Block("mamba", experts=False, mlp=False),
+    "G": Block("linear", experts=False, mlp=False),
+    "*": Block("full", experts=False, mlp=False),
+    "+": Block("mla", experts=False, mlp=False),
+    "-": Block("none", experts=False),
+    "E": Block("none", experts=True),
+}
+"""The layers of a hybrid model as Megatron Core's `--hybrid-layer-pattern` writes them."""
+
+
+def by_letters(pattern: str) -> tuple[Block, ...]:
+    """The blocks of a pattern in order, without the bars between parts of stages. InputError for an unknown letter.
+
+    >>> [block.attention for block in by_letters("M-*")]
+    ['mamba', 'none', 'full']
+    """
+    plain = pattern.replace("|", "")
+    wrong = sorted(set(plain) - LETTERS.keys())
+    if wrong or not plain:
+        raise InputError(
+            f"the pattern of layers {pattern[:60]!r} has {', '.join(wrong) or 'no letter'}; known letters are "
+            f"{' '.join(LETTERS)}"
+        )
+    return tuple(LETTERS[letter] for letter in plain)
 
 
 _QKV, _GATE_UP = (("q", "k", "v"),), (("gate", "up"),)

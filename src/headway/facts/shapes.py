@@ -10,7 +10,18 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from headway.facts.blocks import HEADS, AttentionKind, Block, Linear, LinearAttention, LoraTargets, Mla, fused_roles
+from headway.facts.blocks import (
+    HEADS,
+    AttentionKind,
+    Block,
+    Linear,
+    LinearAttention,
+    LoraTargets,
+    Mamba,
+    Mla,
+    by_letters,
+    fused_roles,
+)
 
 TRAINED = ("llama", "qwen2", "qwen3", "qwen3_moe", "gemma")
 """Model types of transformers that headway trains."""
@@ -83,6 +94,15 @@ class ModelShape(Struct, frozen=True, dict=True):
     """Layers for multi-token prediction that the published weights have beside the model; not in `parameters()`."""
     other_parameters: int = 0
     """Parameters that belong to no block, no embedding and no head, such as a norm of the embeddings."""
+    encoder_layers: int = 0
+    """Blocks of an encoder; then each of `layers` attends to its tokens as well (T5)."""
+    masked_head: bool = False
+    """BERT's ends: token types, and before the output layer a projection with a norm; a pooler for the next
+    sentence."""
+    mamba: Mamba | None = None
+    letters: str = ""
+    """A hybrid's layers in order, by the letters of `blocks.LETTERS`; each has attention or an MLP, not both. A
+    bar ends a part of a pipeline stage."""
     mixed: tuple[tuple[Block, int], ...] = ()
     """The groups of `blocks()` where dense layers and a second kind of attention mix, so that counts do not tell."""
     assumed: tuple[str, ...] = ()
@@ -110,7 +130,7 @@ class ModelShape(Struct, frozen=True, dict=True):
         """Groups of identical blocks with their numbers, which sum to `layers`; the largest group first.
 
         >>> table()["qwen3-30b-a3b"].blocks()
-        ((Block(attention='full', experts=True), 48),)
+        ((Block(attention='full', experts=True, mlp=True), 48),)
         """
         return self._blocks
 
@@ -119,6 +139,11 @@ class ModelShape(Struct, frozen=True, dict=True):
         # a plan asks for the blocks and the parameters some thirty times, and a search makes hundreds of plans
         if self.mixed:
             return self.mixed
+        if self.letters:
+            return tuple(Counter(by_letters(self.letters)).most_common())
+        if self.encoder_layers:
+            own = Block("full", experts=False, mlp=False), Block("cross", experts=False)
+            return ((Block("encoder", experts=False), self.encoder_layers), *((block, self.layers) for block in own))
         whole: AttentionKind = "mla" if self.mla else "full"
         special: AttentionKind = "linear" if self.linear else "sliding"
         special_layers = self.linear.layers if self.linear else self.sliding_layers
@@ -143,9 +168,14 @@ class ModelShape(Struct, frozen=True, dict=True):
         return groups[0][0] if len(groups) == 1 else max((kind for kind, _ in groups), key=self.block_parameters)
 
     def _attention(self, block: Block) -> tuple[Linear, ...]:
+        if block.attention == "none":
+            return ()
         if block.attention == "linear":
             assert self.linear is not None
             return self.linear.linears(self.hidden)
+        if block.attention == "mamba":
+            assert self.mamba is not None
+            return self.mamba.linears(self.hidden)
         if self.mla:
             return self.mla.linears(self.hidden, self.heads)
         query, kv = self.query_width, self.kv_width
@@ -160,6 +190,8 @@ class ModelShape(Struct, frozen=True, dict=True):
 
     def _plain_mlp(self, block: Block) -> tuple[Linear, ...]:
         """The dense MLP, or the shared experts, as plain matrices."""
+        if not block.mlp:
+            return ()
         if not block.experts:
             return self._mlp(self.ffn)
         return self._mlp(self.shared_ffn) if self.shared_ffn else ()
@@ -174,7 +206,8 @@ class ModelShape(Struct, frozen=True, dict=True):
     def mlp_linears(self, block: Block | None = None) -> tuple[tuple[int, int], ...]:
         """(in, out) of the gate, up and down projections of a dense block; empty for experts."""
         chosen = self._block(block)
-        return () if chosen.experts else tuple((one.inputs, one.outputs) for one in self._mlp(self.ffn))
+        plain = self._mlp(self.ffn) if chosen.mlp and not chosen.experts else ()
+        return tuple((one.inputs, one.outputs) for one in plain)
 
     def norm_parameters(self) -> int:
         """Parameters of one norm on the residual stream."""
@@ -203,6 +236,11 @@ class ModelShape(Struct, frozen=True, dict=True):
         if chosen.attention == "linear":
             assert self.linear is not None
             return count + self.linear.other_parameters()
+        if chosen.attention == "mamba":
+            assert self.mamba is not None
+            return count + self.mamba.other_parameters()
+        if chosen.attention == "none":
+            return 0
         if self.mla:
             count += self.mla.q_lora + self.mla.kv_lora
             biased: tuple[str, ...] = ("q_a", "kv_a")
@@ -232,7 +270,19 @@ class ModelShape(Struct, frozen=True, dict=True):
             count += (self.experts if self.router_bias else 0) + (self.hidden if self.shared_gate else 0)
         if self.mlp_bias:
             count += sum(one.outputs for one in mlp)
-        return count + self.norms * self.norm_parameters()
+        return count + self.block_norms(chosen) * self.norm_parameters()
+
+    def block_norms(self, block: Block) -> int:
+        """Norms of one block on the residual stream."""
+        return self.norms if block.halves == 2 else block.halves
+
+    def masked_head_parameters(self) -> int:
+        """Parameters that BERT's ends have beside the tables: projection and norm before the output layer, and for
+        the next sentence a pooler, an output of two, and two token types."""
+        if not self.masked_head:
+            return 0
+        dense = self.hidden**2 + self.hidden
+        return 2 * dense + 2 * self.hidden + 2 * self.hidden + 2 + 2 * self.hidden
 
     def parameters(self) -> int:
         """All parameters, a tied head counted once, a vision tower included."""
@@ -243,7 +293,8 @@ class ModelShape(Struct, frozen=True, dict=True):
         return (
             self.embedding_parameters() + self.head_parameters() + self.learned_positions * self.hidden
             + sum(count * self.block_parameters(block) for block, count in self.blocks())
-            + self.norm_parameters() + self.vision_parameters + self.other_parameters
+            + self.norm_parameters() * (2 if self.encoder_layers else 1) + self.masked_head_parameters()
+            + self.vision_parameters + self.other_parameters
         )  # fmt: skip
 
     def active_parameters(self) -> int:

@@ -103,8 +103,15 @@ class Megatron(Struct, frozen=True):
     `vocab_multiple` x tensor parallel ranks. `optimizer_instances`: copies of the distributed optimizer's shards,
     each over a part of the data parallel ranks. `count_embedding` and `count_loss`: each counts as a layer when
     layers are divided over stages. `regather_lora`: an adapter's gathered input is gathered again in the backward
-    pass instead of kept. `Trainer.attention` "sdpa" is cuDNN's, which Transformer Engine takes on Hopper and newer,
-    "flash" FlashAttention 2, which it takes on Ampere and where determinism is asked for, "eager" plain torch.
+    pass instead of kept. `encoder_length`: tokens of a sample that an encoder reads (`--encoder-seq-length`); the
+    sample's own are the decoder's. `offload_modules`: modules whose kept inputs go to pinned host memory until the
+    backward pass needs them (`--fine-grained-activation-offloading --offload-modules`), and `offload_fraction` the
+    share of those that do. `defer_gradients`: the output layer's weight gradient waits for the step's end, of at most
+    `deferral_limit` micro-batches (0: of all). `fsdp`: Megatron's own FSDP, and what it divides
+    (`--data-parallel-sharding-strategy`).
+
+    `Trainer.attention` "sdpa" is cuDNN's, which Transformer Engine takes on Hopper and newer, "flash" FlashAttention
+    2, which it takes on Ampere and where determinism is asked for, "eager" plain torch.
 
     >>> Megatron(te_version="2.1").dispatcher
     'alltoall'
@@ -128,6 +135,12 @@ class Megatron(Struct, frozen=True):
     count_embedding: bool = False
     count_loss: bool = False
     regather_lora: bool = False
+    encoder_length: int = 0
+    offload_modules: tuple[str, ...] = ()
+    offload_fraction: float = 1.0
+    defer_gradients: bool = False
+    deferral_limit: int = 0
+    fsdp: Literal["", "optim", "optim_grads", "optim_grads_params"] = ""
 
 
 class Trainer(Struct, frozen=True):

@@ -10,6 +10,7 @@ from headway.facts.shapes import ModelShape
 from headway.facts.workload import Workload
 from headway.foreign import presets
 from headway.foreign.found import Found, Setting
+from headway.foreign.megatron_flags import offloaded
 from headway.foreign.shape_flags import shape_of
 
 TRAINERS: dict[tuple[str, str], tuple[str, ...]] = {
@@ -35,6 +36,7 @@ PLAIN = {
 ALSO = {
     "steps": "num-rollout", "engine.max_length": "sglang-context-length",
     "trainer.recompute.method": "recompute-method", "trainer.recompute.layers": "recompute-num-layers",
+    "trainer.megatron.offload_fraction": "activation-offload-fraction",
     "layout.first_stage_layers": "decoder-first-pipeline-num-layers",
     "layout.last_stage_layers": "decoder-last-pipeline-num-layers",
 }  # fmt: skip
@@ -184,6 +186,8 @@ def _trainer(found: Found, megatron: bool) -> dict[str, Setting]:
         told["trainer.checkpointing"] = recompute in ("full", "gradient_checkpointing")
         if megatron:
             told["trainer.recompute.granularity"] = recompute if recompute in ("full", "selective") else "none"
+        if modules := offloaded(found.flags):
+            told["trainer.megatron.offload_modules"] = ",".join(modules)
     if found.value("optimizer_offload") is True:
         told["trainer.optimizer.offload"] = 1.0
     if "use-precision-aware-optimizer" in found.flags:

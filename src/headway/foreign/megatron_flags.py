@@ -1,5 +1,8 @@
 """Megatron's flags that decide memory, as Megatron-LM, slime and Miles share them."""
 
+from collections.abc import Mapping
+from typing import Literal, get_args
+
 from headway.foreign.command import Line
 from headway.foreign.rules import Answer, Rule, Unclear
 
@@ -45,9 +48,41 @@ SWITCHES = frozenset({
     "use-rotary-position-embeddings", "no-save-optim", "no-load-optim", "no-load-rng", "no-save-rng",
     "finetune", "multi-latent-attention", "apply-layernorm-1p", "moe-router-pre-softmax",
     "moe-shared-expert-overlap", "moe-router-enable-expert-bias", "distributed-optimizer",
+    "fine-grained-activation-offloading", "use-megatron-fsdp", "use-custom-fsdp", "defer-embedding-wgrad-compute",
     "no-check-for-nan-in-loss-and-grad", "fp8-param-gather", "use-flash-attn", "moe-router-padding-for-fp8",
 })  # fmt: skip
 """Flags that take no value, so that a word after one is nobody's."""
+
+OFFLOADABLE = frozenset({
+    "attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act", "fused_group_mlp",
+})  # fmt: skip
+"""Modules that `--offload-modules` may name."""
+
+Sharding = Literal["", "optim", "optim_grads", "optim_grads_params"]
+
+
+def sharding(flags: Mapping[str, tuple[str | None, ...]]) -> Sharding:
+    """What Megatron's own FSDP divides; empty where it divides nothing, as without a strategy.
+
+    >>> sharding({"use-megatron-fsdp": (None,), "data-parallel-sharding-strategy": ("optim_grads_params",)})
+    'optim_grads_params'
+    """
+    given = (flags.get("data-parallel-sharding-strategy") or (None,))[0]
+    if not flags.keys() & {"use-megatron-fsdp", "use-custom-fsdp"} or given not in get_args(Sharding):
+        return ""
+    return given  # type: ignore[return-value]
+
+
+def offloaded(flags: Mapping[str, tuple[str | None, ...]]) -> tuple[str, ...]:
+    """The modules whose activations go to host memory; none where that is not switched on.
+
+    >>> offloaded({"fine-grained-activation-offloading": (None,), "offload-modules": ("core_attn", "attn_proj")})
+    ('core_attn', 'attn_proj')
+    """
+    if "fine-grained-activation-offloading" not in flags:
+        return ()
+    words = " ".join(word or "" for word in flags.get("offload-modules", ())).replace(",", " ").split()
+    return tuple(word for word in words if word in OFFLOADABLE)
 
 
 def dtype(line: Line) -> Answer:

@@ -20,7 +20,6 @@ from headway.facts.workload import (
     Engine,
     Layout,
     Lora,
-    Megatron,
     Offload,
     Optimizer,
     Quant,
@@ -33,6 +32,7 @@ from headway.facts.workload import (
 from headway.foreign.found import Found
 from headway.foreign.gather import truth
 from headway.foreign.hydra import value as literal
+from headway.foreign.megatron_ways import ways
 
 MAX_PROMPT = 512
 """Tokens of a prompt where nothing says how long prompts are."""
@@ -541,6 +541,8 @@ def _megatron(reading: Reading, shape: ModelShape) -> Workload:
     per_stage = reading.number("num-layers-per-virtual-pipeline-stage")
     if per_stage:
         virtual = shape.layers // max(1, layout.pipeline * per_stage)
+    if "|" in shape.letters:
+        virtual = (shape.letters.count("|") + 1) // layout.pipeline
     layout = replace(layout, virtual_pipeline=max(1, virtual))
     dtype = _half(reading, "fp32")
     share = literal(reading.text("optimizer-offload-fraction") or "1")
@@ -552,42 +554,15 @@ def _megatron(reading: Reading, shape: ModelShape) -> Workload:
     trainer = Trainer(
         system="megatron", param_dtype=dtype, grad_dtype="fp32", lora=None, reference="none", cap=0,
         rows=reading.whole("micro_batch", 1), checkpointing=False, attention="flash", logprob_chunk=0, entropy=False,
-        updates=1, optimizer=optimizer, loss="logits", megatron=_megatron_ways(reading),
+        updates=1, optimizer=optimizer, loss="logits", megatron=ways(reading, shape),
         recompute=_recompute(
             reading, reading.text("recompute-method"), reading.number("recompute-num-layers"),
             " ".join(word or "" for word in found.flags.get("recompute-modules", ())),
         ),
     )  # fmt: skip
     samples = reading.whole("global_batch", layout.replicas)
-    rollout = Rollout(samples, 1, 0, reading.whole("max_total_len", 4096), 0, 0, 1)
-    return _run(shape, trainer, rollout, layout, None)
-
-
-def _megatron_ways(reading: Reading) -> Megatron:
-    """How Megatron is told to run the model."""
-    flags = reading.found.flags
-    dispatcher = reading.text("moe-token-dispatcher-type") or "allgather"
-    loss: Literal["unfused", "native", "te"] = "unfused"
-    if "cross-entropy-loss-fusion" in flags:
-        loss = "te" if reading.text("cross-entropy-fusion-impl") == "te" else "native"
-
-    def dropout(name: str) -> bool:
-        rate = literal(reading.text(name) or "0.1")
-        return not isinstance(rate, int | float) or rate > 0
-
-    exchange = reading.text("cp-comm-type") or "p2p"
-    return Megatron(
-        implementation="local" if reading.text("transformer-impl") == "local" else "te",
-        fused_gradients="no-gradient-accumulation-fusion" not in flags, cross_entropy=loss,
-        hidden_dropout=dropout("hidden-dropout"), attention_dropout=dropout("attention-dropout"),
-        context_exchange="a2a" if exchange == "a2a" else "all_gather" if exchange == "all_gather" else "p2p",
-        dispatcher="flex" if dispatcher == "flex" else "alltoall" if "alltoall" in dispatcher else "allgather",
-        grouped_experts="moe-grouped-gemm" in flags,
-        vocab_multiple=reading.number("make-vocab-size-divisible-by", default=128),
-        count_embedding="account-for-embedding-in-pipeline-split" in flags,
-        count_loss="account-for-loss-in-pipeline-split" in flags,
-        optimizer_instances=max(1, reading.number("num-distributed-optimizer-instances", default=1)),
-    )  # fmt: skip
+    length = reading.number("decoder-seq-length") or reading.whole("max_total_len", 4096)
+    return _run(shape, trainer, Rollout(samples, 1, 0, length, 0, 0, 1), layout, None)
 
 
 BUILDERS: dict[str, Callable[[Reading, ModelShape], Workload]] = {

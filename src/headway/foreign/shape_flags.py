@@ -10,6 +10,7 @@ from headway.facts import shapes
 from headway.facts.blocks import Mla
 from headway.facts.names import like
 from headway.facts.shapes import ModelShape
+from headway.foreign import megatron_models
 from headway.foreign.found import SHAPE_KEYS, Found
 
 Flags = Mapping[str, tuple[str | None, ...]]
@@ -29,7 +30,7 @@ def shape_of(found: Found) -> ModelShape:
     36
     """
     named = by_checkpoint(found)
-    if found.settings.get("num_layers") is not None:
+    if found.settings.get("num_layers") is not None or megatron_models.layers(found):
         return from_flags(found, named)
     if named is not None:
         return named
@@ -100,10 +101,10 @@ def _cut(shape: ModelShape, layers: int) -> ModelShape:
 
 def _built(found: Found) -> ModelShape:
     """A shape of its own from the flags."""
-    flags = found.flags
+    flags, layers = found.flags, megatron_models.layers(found)
     missing = [
         key for key in ("num_layers", "hidden_size", "num_attention_heads", "vocab_size")
-        if not isinstance(found.settings.get(key), int)
+        if not isinstance(found.settings.get(key), int) and not (layers and key == "num_layers")
     ]  # fmt: skip
     if missing:
         raise InputError(
@@ -120,8 +121,8 @@ def _built(found: Found) -> ModelShape:
     dense = _dense_layers(flags, number("num_layers")) if experts else 0
     mla = _mla(flags, number("kv_channels")) if "multi-latent-attention" in flags else None
     assumed = tuple(f"{key.replace('_', ' ')} is not known" for key in SHAPE_KEYS if key in found.unknown)
-    return ModelShape(
-        name=str(found.settings.get("model_name") or "model"), family=family, layers=number("num_layers"),
+    shape = ModelShape(
+        name=str(found.settings.get("model_name") or "model"), family=family, layers=number("num_layers") or layers,
         hidden=hidden, ffn=number("ffn_hidden_size") or 4 * hidden, heads=heads,
         kv_heads=number("num_kv_heads") or heads, head_dim=number("kv_channels") or hidden // max(heads, 1),
         vocab=number("vocab_size"), tied="untie-embeddings-and-output-weights" not in flags,
@@ -132,6 +133,7 @@ def _built(found: Found) -> ModelShape:
         router_bias="moe-router-enable-expert-bias" in flags, dense_layers=dense, gated="swiglu" in flags, mla=mla,
         mtp_layers=_integer(flags, "mtp-num-layers"), assumed=assumed,
     )  # fmt: skip
+    return replace(shape, **megatron_models.fields(found, hidden, shape.layers))
 
 
 def _integer(flags: Flags, name: str, default: int = 0) -> int:

@@ -115,6 +115,13 @@ def test_a_megatron_run_keeps_its_layout():
     assert run.model.experts == 128
 
 
+def test_offloaded_activations_are_read_where_they_are_switched_on():
+    modules = "--offload-modules core_attn attn_proj --recompute-granularity selective"
+    run = workload(found(f"{TRAIN} /m/Qwen3-4B {modules} --fine-grained-activation-offloading --colocate"))
+    assert run.trainer.megatron.offload_modules == ("core_attn", "attn_proj")
+    assert workload(found(f"{TRAIN} /m/Qwen3-4B {modules} --colocate")).trainer.megatron.offload_modules == ()
+
+
 def test_what_the_script_does_not_tell_is_listed():
     run = workload(found(f"{TRAIN} /m/Qwen3-4B --tensor-model-parallel-size $TP --colocate"))
     assert any(text.startswith("tp: variable TP is not set") for text in run.unknown)

@@ -2,9 +2,11 @@
 
 import pytest
 
+from headway.facts.blocks import Mamba
 from headway.facts.shapes import by_name
 from headway.foreign import megatron_lm, runs
 from headway.foreign.found import Found
+from headway.foreign.shape_flags import shape_of
 from headway.foreign.shell import read_text
 
 FLAGS = (
@@ -68,3 +70,64 @@ def test_the_run():
     ways = trainer.megatron
     assert (ways.cross_entropy, ways.dispatcher, ways.hidden_dropout) == ("native", "alltoall", False)
     assert run.rollout.longest == 4096
+
+
+COMMON = "--hidden-size 768 --num-attention-heads 12 --vocab-size 29184 --micro-batch-size 4 --bf16"
+
+
+def test_t5_has_an_encoder_of_its_own_length():
+    said = found(
+        f"torchrun --nproc_per_node 8 pretrain_t5.py {COMMON} --encoder-num-layers 12 --decoder-num-layers 6 "
+        "--encoder-seq-length 512 --decoder-seq-length 128"
+    )
+    shape = shape_of(said)
+    assert (shape.encoder_layers, shape.layers, shape.head_bias) == (12, 6, True)
+    run = runs.workload(said, shape)
+    assert (run.rollout.longest, run.trainer.megatron.encoder_length) == (128, 512)
+
+
+def test_bert_has_its_head_and_a_decoder_has_none():
+    flags = f"{COMMON} --num-layers 12 --seq-length 512"
+    assert shape_of(found(f"torchrun pretrain_bert.py {flags}")).masked_head
+    for program in ("pretrain_gpt.py", "pretrain_gpt5_bertha.py"):
+        plain = shape_of(found(f"torchrun {program} {flags}"))
+        assert (plain.masked_head, plain.encoder_layers, plain.letters) == (False, 0, "")
+
+
+def test_offloading_of_modules_that_cannot_be_told_is_noted():
+    said = found(f"torchrun pretrain_gpt.py {FLAGS} --fine-grained-activation-offloading --offload-modules $WHICH")
+    run = runs.workload(said, by_name("qwen3-4b"))
+    assert run.trainer.megatron.offload_modules == ()
+    assert any("which activations are offloaded cannot be told" in note for note in run.unknown)
+    half = found(
+        f"torchrun pretrain_gpt.py {FLAGS} --fine-grained-activation-offloading --offload-modules core_attn "
+        "--activation-offload-fraction 0.5"
+    )
+    run = runs.workload(half, by_name("qwen3-4b"))
+    assert run.trainer.megatron.offload_fraction == 0.5
+    assert not any("offloaded" in note for note in run.unknown)
+
+
+@pytest.mark.parametrize("flag", ["hybrid-layer-pattern", "hybrid-override-pattern"])
+def test_a_hybrid_is_written_by_letters(flag):
+    said = found(
+        f"torchrun pretrain_mamba.py {COMMON} --{flag} 'M-M-|M*-' --seq-length 512 --mamba-num-heads 16 "
+        "--mamba-state-dim 64"
+    )
+    shape = shape_of(said)
+    assert (shape.letters, shape.layers) == ("M-M-|M*-", 7)
+    assert runs.workload(said, shape).layout.virtual_pipeline == 2
+    assert shape.mamba == Mamba(heads=16, head_dim=64, groups=8, state=64)
+
+
+def test_fsdp_offloading_and_deferral_are_read():
+    said = found(
+        f"torchrun pretrain_gpt.py {FLAGS} --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params "
+        "--fine-grained-activation-offloading --offload-modules core_attn moe_act nonsense "
+        "--defer-embedding-wgrad-compute --wgrad-deferral-limit 3"
+    )
+    ways = runs.workload(said, by_name("qwen3-30b-a3b")).trainer.megatron
+    assert (ways.fsdp, ways.offload_modules) == ("optim_grads_params", ("core_attn", "moe_act"))
+    assert (ways.defer_gradients, ways.deferral_limit) == (True, 3)
+    plain = runs.workload(found(f"torchrun pretrain_gpt.py {FLAGS} --offload-modules core_attn"), by_name("qwen3-4b"))
+    assert (plain.trainer.megatron.fsdp, plain.trainer.megatron.offload_modules) == ("", ())

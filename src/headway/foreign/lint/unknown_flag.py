@@ -53,6 +53,8 @@ def flags_of(system: str) -> frozenset[str]:
 
 
 RECOMPUTE = (
+    "encoder-num-layers", "decoder-num-layers", "encoder-seq-length", "decoder-seq-length", "offload-modules",
+    "hybrid-layer-pattern",
     "recompute-granularity", "recompute-method", "recompute-num-layers", "recompute-modules", "use-stateless-adam",
     "log-probs-chunk-size", "sglang-context-length", "eval-prompt-data", "custom-generate-function-path",
 )  # fmt: skip

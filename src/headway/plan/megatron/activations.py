@@ -22,50 +22,65 @@ all-to-all keeps attention's output before and after the exchange since Transfor
 
 from math import ceil
 
+from msgspec.structs import replace
+
 from headway.facts.blocks import Block
 from headway.plan.activations import Batch
-from headway.plan.megatron import moe
-from headway.plan.megatron.parts import Layer, Part, gathered, stream, unfused
+from headway.plan.megatron import encoder, mamba, moe, offload
+from headway.plan.megatron.parts import NOTHING, Layer, Part, gathered, stream, unfused
 from headway.plan.megatron.run import FP32, Run
 from headway.plan.megatron.widths import attention_of, mlp
 
 
 def layer(run: Run, batch: Batch, block: Block) -> Layer:
     """One layer as its recomputation leaves it."""
+    if block.attention == "encoder":
+        batch = encoder.batch(run, batch)
     attended = _attention(run, batch, block)
-    after = moe.experts(run, batch) if block.experts else _mlp(run, batch)
+    after = NOTHING if not block.mlp else moe.experts(run, batch) if block.experts else _mlp(run, batch)
     source = stream(run, batch)
-    masks = 2 * (source // run.size) if run.megatron.hidden_dropout else 0
-    whole = 2 * source + attended.kept + after.kept + masks
+    masks = block.halves * (source // run.size) if run.megatron.hidden_dropout else 0
+    whole = block.halves * source + attended.kept + after.kept + masks
     dropped = attended.dropped + after.dropped
     forward, backward = max(attended.forward, after.forward), max(attended.backward, after.backward)
+    hosted = attended.hosted + after.hosted
     if run.recompute.granularity == "full":
         return Layer(source, source, forward, backward, whole + dropped - source)
-    return Layer(source, whole, forward, backward, max(attended.dropped, after.dropped))
+    again = max(attended.dropped, after.dropped)
+    return Layer(source, whole - sum(hosted), forward, backward, again, hosted)
 
 
 def _attention(run: Run, batch: Batch, block: Block) -> Part:
     """The norm's output, the projections and attention itself."""
+    if block.attention == "none":
+        return NOTHING
     if block.attention == "linear":
         return _recurrent(run, batch)
+    if block.attention == "mamba":
+        return mamba.mixer(run, batch)
     tokens, size = batch.tokens, run.size
     normed = stream(run, batch)
     latent, queries, keys, values, out = _qkv(run, tokens, block)
+    if block.attention == "cross":
+        far = encoder.batch(run, batch)
+        keys, values = keys * far.longest // batch.longest, values * far.longest // batch.longest
+        batch = replace(batch, reach=far.longest)
     core_kept, core_dropped, core_forward, core_backward = _core(run, batch, out)
     kept = normed + latent + core_kept + (gathered(run, batch) if _keeps_gathered(run) else 0)
     qkv = queries + keys + values
-    dropped = core_dropped
+    dropped, inside = core_dropped, core_kept - out
     if run.drops("mla_up_proj") and run.shape.mla is not None:
         dropped += qkv
     else:
-        kept += qkv
+        kept, inside = kept + qkv, inside + qkv
     if run.drops("layernorm") and (run.shape.mla is not None or not run.te):
         kept, dropped = kept - normed, dropped + normed
     whole = tokens * run.shape.hidden * size
     # backward: gradients of queries (fp32 while they are summed), keys and values, and of attention's output
     backward = core_backward + qkv + queries * FP32 // size + out + normed + gathered(run, batch)
+    hosted = offload.attention(run, normed, latent, inside, out)
     forward = core_forward + max(qkv + gathered(run, batch), out + whole if run.tensor > 1 else out)
-    return Part(kept, dropped, forward, backward)
+    return Part(kept, dropped, forward, backward, hosted)
 
 
 def _keeps_gathered(run: Run) -> bool:

@@ -15,6 +15,7 @@ and that of the shared experts. Source: Megatron Core's `MoELayer.forward` and `
 from math import ceil
 
 from headway.plan.activations import Batch
+from headway.plan.megatron import offload
 from headway.plan.megatron.parts import Part, gathered, stream, unfused
 from headway.plan.megatron.run import FP32, Run
 from headway.plan.megatron.widths import mlp
@@ -48,9 +49,11 @@ def experts(run: Run, batch: Batch) -> Part:
     second *= 1 + (unfused(run) + 1 if unfused(run) else 0)
     inside = routing + moved + first + second + weighed + copies * FP32 + shared
     kept, dropped = normed + inside, 0
+    hosted: tuple[int, ...] = ()
     if run.drops("moe"):
         kept, dropped = normed, inside
     else:
+        hosted = offload.experts(run, normed, moved, first, second)
         if run.drops("moe_act"):
             kept, dropped = kept - second, dropped + second
         if run.drops("shared_experts"):
@@ -63,4 +66,4 @@ def experts(run: Run, batch: Batch) -> Part:
         everyone = normed * run.expert * run.expert_tensor
         forward = everyone + moved + everyone * FP32 // size + 2 * normed
     backward = max(2 * moved, moved + first) + 2 * normed + gathered(run, batch)
-    return Part(kept, dropped, forward, backward)
+    return Part(kept, dropped, forward, backward, hosted)

@@ -10,6 +10,7 @@ from headway.plan.megatron.run import Run
 class Layer(NamedTuple):
     """Bytes of one layer for one micro-batch. `kept` contains the input; `forward` and `backward` are the most that
     is alive beside what is kept while it runs; `again`: what recomputation brings back while it goes backward.
+    `hosted`: what each of its offloaded modules has in host memory, which is not in `kept`.
 
     >>> Layer(source=2, kept=20, forward=3, backward=4).again
     0
@@ -20,15 +21,22 @@ class Layer(NamedTuple):
     forward: int
     backward: int
     again: int = 0
+    hosted: tuple[int, ...] = ()
 
 
 class Part(NamedTuple):
-    """Bytes of an attention or an MLP: `kept` and `dropped` of it, which is computed again; then as in Layer."""
+    """Bytes of an attention or an MLP: `kept` and `dropped` of it, which is computed again; then as in Layer.
+    `hosted` is still in `kept` here."""
 
     kept: int
     dropped: int
     forward: int
     backward: int
+    hosted: tuple[int, ...] = ()
+
+
+NOTHING = Part(0, 0, 0, 0)
+"""The half that a block does not have."""
 
 
 def stream(run: Run, batch: Batch) -> int:

@@ -9,7 +9,7 @@ from headway.facts.workload import Workload
 from headway.plan import training
 from headway.plan.activations import Batch
 from headway.plan.item import Item
-from headway.plan.megatron import runtime, states
+from headway.plan.megatron import encoder, fsdp, offload, runtime, states
 from headway.plan.megatron.activations import layer
 from headway.plan.megatron.loss import loss
 from headway.plan.megatron.parts import Layer, gathered, stream
@@ -69,16 +69,18 @@ def moments(workload: Workload, run: Run, stage: Stage, batch: Batch) -> tuple[M
     layers = {block: layer(run, batch, block) for block, _ in stage.groups} or {_widest(run): NOTHING}
     held = _held(workload, run, stage, batch, layers)
     always = (2 * stream(run, batch) if stage.count > 1 else 0) + (gathered(run, batch) if stage.head else 0)
+    always += fsdp.gathered(run, stage)
     forward = max(one.forward for one in layers.values())
-    backward = max(one.backward + _again(run, stage, one) for one in layers.values())
+    backward = max(one.backward + _again(run, stage, one) + max(one.hosted, default=0) for one in layers.values())
     found = [
         Moment("forward, last layer", held, forward + always),
         Moment("backward, last layer", held, backward + always, 0, _weight_gradient(run, stage)),
     ]
     if stage.head:
         costs = loss(run, batch)
-        tail = held + (2 + 3 * stage.mtp) * stream(run, batch)
         whole = batch.tokens * run.shape.hidden * run.size
+        tail = held + (2 + 3 * stage.mtp) * stream(run, batch) + encoder.before_logits(run, batch)
+        tail += _deferred(workload, run) * (whole + batch.tokens * run.vocab * run.size)
         after = whole + (stream(run, batch) if run.gathers else 0)
         found += [
             Moment("loss, forward", tail, always, costs.forward),
@@ -86,6 +88,16 @@ def moments(workload: Workload, run: Run, stage: Stage, batch: Batch) -> tuple[M
             Moment("output layer, backward", tail, always + after, costs.gradient, _table_gradient(run)),
         ]
     return tuple(found)
+
+
+def _deferred(workload: Workload, run: Run) -> int:
+    """Micro-batches whose input and gradient of the output layer wait for its weight gradient when the last comes:
+    all but that one, or as many as are allowed (`--defer-embedding-wgrad-compute`, `--wgrad-deferral-limit`). Source:
+    Megatron Core's `LinearWithGradAccumulationAndAsyncCommunication`."""
+    megatron = run.megatron
+    if not megatron.defer_gradients or run.layout.pipeline == 1:
+        return 0
+    return min(micro_batches(workload, run) - 1, megatron.deferral_limit or micro_batches(workload, run))
 
 
 def _table_gradient(run: Run) -> int:
@@ -106,12 +118,14 @@ def _held(workload: Workload, run: Run, stage: Stage, batch: Batch, layers: dict
     """Activations of all micro-batches in flight, and masks of the embedding's dropout."""
     flights = in_flight(stage, micro_batches(workload, run))
     found = sum(number * _kept(run, groups, layers) for number, groups in zip(flights, stage.chunks, strict=True))
+    found += max((sum(one.hosted) for one in layers.values()), default=0)
     if stage.mtp:
         kind = _widest(run)
         one = layers[kind] if kind in layers else layer(run, batch, kind)
         found += stage.mtp * (one.kept + 3 * stream(run, batch)) * max(flights[-1], 1)
     if stage.embedding and run.megatron.hidden_dropout:
         found += flights[0] * (stream(run, batch) // run.size)
+    found += flights[0] * encoder.kept(run, batch)
     # sines and cosines of all positions in fp32
     return found + (0 if run.shape.learned_positions else batch.longest * run.context * run.shape.head_dim * FP32)
 
@@ -157,6 +171,23 @@ def train(workload: Workload, stage: Stage, batch: Batch | None = None) -> list[
     batch = batch or training.micro_batch(workload)
     top = max(moments(workload, run, stage, batch), key=lambda moment: moment.bytes)
     return _items(run, stage, top, batch, in_flight(stage, micro_batches(workload, run)))
+
+
+def host_items(workload: Workload, stage: Stage) -> list[Item]:
+    """Pinned host memory of offloaded activations: of all micro-batches in flight, but for the last layer's."""
+    run = Run.of(workload)
+    if not run.megatron.offload_modules:
+        return []
+    batch = training.micro_batch(workload)
+    sizes = {block: sum(layer(run, batch, block).hosted) for block, _ in stage.groups}
+    flights = in_flight(stage, micro_batches(workload, run))
+    held = [
+        (number * count, sizes[block])
+        for number, groups in zip(flights, stage.chunks, strict=True)
+        for block, count in groups
+    ]
+    size = sum(count * each for count, each in held) - max(sizes.values(), default=0)
+    return offload.pinned(size, sum(count for count, each in held if each))
 
 
 def score(workload: Workload, stage: Stage, batch: Batch | None = None) -> list[Item]:

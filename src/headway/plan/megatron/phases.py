@@ -79,5 +79,7 @@ def placed(workload: Workload, stage: Stage, phase: Phase, items: Iterable[Item]
         yield Entry("device", "device_used", "trainer", runtime.communicators(run), rank)
     for item in states.host_items(run, stage):
         yield Entry("host", "host", "trainer", item, rank, ranks)
+    for item in passes.host_items(workload, stage) if phase is not Phase.LOAD else ():
+        yield Entry("host", "host", "trainer", item, rank, ranks)
     yield Entry("host", "host", "trainer", host.process(workload, phase), rank, ranks)
     yield Entry("host", "host", "trainer", host.problems(workload), rank)

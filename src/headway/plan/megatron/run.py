@@ -116,6 +116,10 @@ class Run(Struct, frozen=True):
         """Whether selective recomputation drops a module's activations."""
         return self.recompute.granularity == "selective" and module in self.recompute.modules
 
+    def divides(self, what: str) -> bool:
+        """Whether Megatron's own FSDP divides "grads" or "params"."""
+        return what in self.megatron.fsdp
+
     def stages(self) -> tuple[Stage, ...]:
         """The pipeline's stages."""
         return stages(self.shape, self.layout, self.megatron)

@@ -9,7 +9,7 @@ from functools import lru_cache
 from msgspec import Struct
 
 from headway.errors import InputError
-from headway.facts.blocks import Block
+from headway.facts.blocks import Block, by_letters
 from headway.facts.shapes import ModelShape
 from headway.facts.workload import Layout, Megatron
 
@@ -73,7 +73,7 @@ def _together(chunks: tuple[Groups, ...]) -> Groups:
 def stages(shape: ModelShape, layout: Layout, megatron: Megatron) -> tuple[Stage, ...]:
     """All stages in order. InputError where there are more of them than layers."""
     order, count, parts = _order(shape), layout.pipeline, layout.virtual_pipeline
-    sizes = _sizes(len(order), layout, megatron)
+    sizes = _between_bars(shape.letters, layout) or _sizes(len(order), layout, megatron)
     found = []
     for index in range(count):
         chunks = []
@@ -84,6 +84,22 @@ def stages(shape: ModelShape, layout: Layout, megatron: Megatron) -> tuple[Stage
         last = index == count - 1
         found.append(Stage(index, count, tuple(chunks), index == 0, last, shape.mtp_layers if last else 0))
     return tuple(found)
+
+
+def _between_bars(letters: str, layout: Layout) -> list[int]:
+    """Layers of each part of each stage where a hybrid's letters have bars between them; empty where they have none.
+
+    >>> _between_bars("M-M|*-", Layout(devices=2, pipeline=2))
+    [3, 2]
+    """
+    sizes = [len(part) for part in letters.split("|")] if "|" in letters else []
+    total = layout.pipeline * layout.virtual_pipeline
+    if sizes and len(sizes) != total:
+        raise InputError(
+            f"the pattern of layers has {len(sizes)} parts, but layout.pipeline={layout.pipeline} x "
+            f"layout.virtual_pipeline={layout.virtual_pipeline} makes {total}; set them so that they agree"
+        )
+    return sizes
 
 
 def _sizes(layers: int, layout: Layout, megatron: Megatron) -> list[int]:
@@ -131,7 +147,13 @@ def _even(layers: int, parts: int) -> list[int]:
 
 
 def _order(shape: ModelShape) -> tuple[Block, ...]:
-    """The blocks as a token passes them: dense ones before experts, kinds of attention evenly mixed."""
+    """The blocks as a token passes them: as a hybrid's letters say; an encoder's before the decoder's, whose layers
+    are two blocks each; else dense ones before experts, kinds of attention evenly mixed."""
+    if shape.letters:
+        return by_letters(shape.letters)
+    if shape.encoder_layers:
+        (encoder, far), *decoder = shape.blocks()
+        return (encoder,) * far + tuple(block for block, _ in decoder) * shape.layers
     dense = [(block, number) for block, number in shape.blocks() if not block.experts]
     sparse = [(block, number) for block, number in shape.blocks() if block.experts]
     return (*_mixed(dense), *_mixed(sparse))
@@ -160,9 +182,21 @@ def in_flight(stage: Stage, micro_batches: int) -> tuple[int, ...]:
     parts = len(stage.chunks)
     if parts == 1:
         return (min(stage.count - stage.index, micro_batches),)
-    passes = 2 * (stage.count - stage.index - 1) + (parts - 1) * stage.count + 1
+    group = _group(stage.count, micro_batches)
+    passes = 2 * (stage.count - stage.index - 1) + (parts - 1) * group + 1
     held = [0] * parts
-    group = min(stage.count, micro_batches)
     for number in range(min(passes, parts * micro_batches)):
         held[number % (group * parts) // group] += 1
     return tuple(held)
+
+
+def _group(count: int, micro_batches: int) -> int:
+    """Micro-batches that an interleaved schedule takes through one part before the next: as many as stages, or the
+    least above that which leaves no rest smaller than the stages, because Megatron Core refuses any other
+    (`--microbatch-group-size-per-virtual-pipeline-stage`).
+
+    >>> _group(4, 8), _group(4, 5), _group(4, 2)
+    (4, 5, 2)
+    """
+    fits = (group for group in range(count, micro_batches + 1) if not 0 < micro_batches % group < count)
+    return next(fits, micro_batches)

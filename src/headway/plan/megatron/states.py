@@ -66,10 +66,12 @@ def block_counts(shape: ModelShape, block: Block, tensor: int, expert: int, expe
     and the router are on every tensor rank in whole."""
     linears = attention_of(shape, block, tensor)
     whole = shape.attention_parameters(block) - sum(one.size for one in attention(shape, block))
-    if shape.qkv_bias and not shape.mla and block.attention != "linear":
+    if shape.qkv_bias and not shape.mla and block.attention in ("full", "sliding", "encoder", "cross"):
         whole -= shape.query_width + 2 * shape.kv_width
         whole += ceil(shape.query_width / tensor) + 2 * kv_heads(shape, tensor) * shape.head_dim
-    dense = sum(one.size for one in linears) + whole + shape.norms * shape.norm_parameters()
+    dense = sum(one.size for one in linears) + whole + shape.block_norms(block) * shape.norm_parameters()
+    if not block.mlp:
+        return Counts(dense)
     dense += sum(one.size for one in mlp(shape, plain_width(shape, block), tensor))
     if shape.mlp_bias and not block.experts:
         wide = shape.ffn * (2 if shape.gated else 1)
@@ -112,7 +114,9 @@ def _counts(shape: ModelShape, stage: Stage, vocab: int, tensor: int, expert: in
     if stage.mtp and not stage.first and not shape.tied:
         tables += 1
     rest = tables * table + (shape.learned_positions * shape.hidden if stage.embedding else 0)
-    rest += shape.norm_parameters() if stage.head else 0
+    if stage.head:
+        rest += shape.norm_parameters() * (2 if shape.encoder_layers else 1) + shape.masked_head_parameters()
+        rest += vocab if shape.head_bias else 0
     found = found.plus(Counts(rest, tables=tables * table))
     if stage.mtp:
         widest = max((block for block, _ in shape.blocks()), key=shape.block_parameters)
@@ -169,7 +173,7 @@ def owned(run: Run, found: Counts) -> int:
 
 def owned_parts(run: Run, found: Counts) -> tuple[int, int]:
     """The same of dense parameters and of experts."""
-    if not run.trainer.optimizer.distributed:
+    if not run.trainer.optimizer.distributed and not run.megatron.fsdp:
         return found.dense, found.experts
     copies = run.megatron.optimizer_instances
     dense = max(1, run.data * run.context // copies)
@@ -183,13 +187,15 @@ def items(run: Run, stage: Stage, *, stepped: bool) -> list[Item]:
     where = f"rank {run.first_rank(stage)}, stage {stage.index} of {stage.count}"
     here = 1 - optimizer.offload
     per = state_size(run) if stepped else master_size(run)
+    here_weights = found.frozen + own if run.divides("params") else found.all
+    here_gradients = own if run.divides("grads") else found.trained
     size_all = own * per + (_muon_tables(run, found) if stepped else 0)
     return [
         item for item in (
-            Item.exact("weights", found.all * size, f"{found.all:,} parameters x {size} B, {where}", SOURCE),
+            Item.exact("weights", here_weights * size, f"{here_weights:,} parameters x {size} B, {where}", SOURCE),
             Item.exact(
-                "gradient buffer", found.trained * gradient_size(run),
-                f"{found.trained:,} parameters x {gradient_size(run)} B", SOURCE,
+                "gradient buffer", here_gradients * gradient_size(run),
+                f"{here_gradients:,} parameters x {gradient_size(run)} B", SOURCE,
             ),
             Item.exact("optimizer state", round(size_all * here), f"{own:,} parameters x {per:g} B", SOURCE),
         ) if item.upper

@@ -8,6 +8,7 @@ from headway.facts.shapes import ModelShape
 
 COLUMN = frozenset({
     "q", "k", "v", "gate", "up", "q_b", "kv_b", "in_qkv", "in_z", "in_b", "in_a", "in_qkvz", "in_ba",
+    "in_mamba",
 })  # fmt: skip
 """Projections whose outputs the tensor ranks divide. Those to narrow latent vectors are on every rank in whole."""
 ROW = frozenset({"o", "down", "out"})
@@ -17,6 +18,10 @@ ROW = frozenset({"o", "down", "out"})
 @lru_cache(maxsize=1024)
 def attention(shape: ModelShape, block: Block) -> tuple[Linear, ...]:
     """The attention's projections of the whole model."""
+    if block.attention == "none":
+        return ()
+    if block.attention == "mamba" and shape.mamba is not None:
+        return shape.mamba.linears(shape.hidden)
     if block.attention == "linear" and shape.linear is not None:
         return shape.linear.linears(shape.hidden)
     if block.attention == "mla" and shape.mla is not None:
@@ -49,6 +54,10 @@ def attention_of(shape: ModelShape, block: Block, ranks: int) -> tuple[Linear, .
 def fused_attention(shape: ModelShape, block: Block, ranks: int) -> tuple[Linear, ...]:
     """As Megatron makes them: queries, keys and values in one projection, where they come from one input."""
     found = attention_of(shape, block, ranks)
+    if block.attention == "cross":
+        # queries come from the decoder's tokens, keys and values in one projection from the encoder's
+        query, key, value, out = found
+        return query, Linear("kv", key.inputs, key.outputs + value.outputs), out
     qkv = [one for one in found if one.role in ("q", "k", "v")]
     if len(qkv) < 3:
         return found
@@ -67,7 +76,7 @@ def distinct(shape: ModelShape, blocks: tuple[Block, ...], ranks: int, expert_ra
     for block in blocks:
         plain |= {(one.inputs, one.outputs) for one in fused_attention(shape, block, ranks)}
         width = plain_width(shape, block)
-        if width:
+        if block.mlp and width:
             plain |= {(one.inputs, one.outputs) for one in mlp(shape, width, ranks)}
         if block.experts:
             grouped |= {(one.inputs, one.outputs) for one in mlp(shape, shape.expert_ffn, expert_ranks)}

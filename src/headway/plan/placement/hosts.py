@@ -94,6 +94,8 @@ class Host(Struct, frozen=True):
             yield from (item for item in side.states(stepped=False) if item.item == "weights")
             if stepped and side.stale is not None:
                 yield side.stale
+        if stepped or phase in (Phase.TRAIN, Phase.STEP):
+            yield from side.hosted()
         if phase in (Phase.TRAIN, Phase.STEP) and trainer.offload == "host" and trainer.system in PAGEABLE:
             yield _left_over(side)
         if phase is Phase.SAVE or (phase is not Phase.LOAD and self.workload.save and self._staging_stays):

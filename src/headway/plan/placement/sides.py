@@ -74,6 +74,9 @@ class Side(Protocol):
     def offloaded(self) -> list[Item]:
         """What its optimizer keeps in host memory for good."""
 
+    def hosted(self) -> list[Item]:
+        """Activations in pinned host memory, whose buffers stay from the first training pass on."""
+
     def train(self) -> list[Item]:
         """The highest moment of forward and backward, beside the states."""
 
@@ -174,6 +177,10 @@ class Plain(Struct, frozen=True, dict=True):
     def offloaded(self) -> list[Item]:
         """The optimizer's part, and the parameters under FSDP's offload policy."""
         return offload.host_states(self.workload, self._rank)
+
+    def hosted(self) -> list[Item]:
+        """None."""
+        return []
 
     def train(self) -> list[Item]:
         """As plan/training.py counts it."""
@@ -308,6 +315,10 @@ class Megatron(Struct, frozen=True, dict=True):
     def offloaded(self) -> list[Item]:
         """The optimizer's part."""
         return self._offloaded
+
+    def hosted(self) -> list[Item]:
+        """As plan/megatron counts it."""
+        return passes.host_items(self.workload, self.stage)
 
     def train(self) -> list[Item]:
         """As plan/megatron counts it."""

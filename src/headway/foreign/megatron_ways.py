@@ -1,0 +1,47 @@
+"""How a script of Megatron-LM tells Megatron to run its model: fusions, dropout, dispatch, offload, FSDP."""
+
+from typing import TYPE_CHECKING, Literal
+
+from headway.facts.shapes import ModelShape
+from headway.facts.workload import Megatron
+from headway.foreign.hydra import value as literal
+from headway.foreign.megatron_flags import offloaded, sharding
+
+if TYPE_CHECKING:
+    from headway.foreign.runs import Reading
+
+
+def ways(reading: "Reading", shape: ModelShape) -> Megatron:
+    """How Megatron is told to run a model; what of it cannot be told is noted."""
+    flags = reading.found.flags
+    dispatcher = reading.text("moe-token-dispatcher-type") or "allgather"
+    loss: Literal["unfused", "native", "te"] = "unfused"
+    if "cross-entropy-loss-fusion" in flags:
+        loss = "te" if reading.text("cross-entropy-fusion-impl") == "te" else "native"
+
+    def dropout(name: str) -> bool:
+        rate = literal(reading.text(name) or "0.1")
+        return not isinstance(rate, int | float) or rate > 0
+
+    modules = offloaded(flags)
+    if not modules and "fine-grained-activation-offloading" in flags:
+        reading.notes.append("which activations are offloaded cannot be told: all are planned on the device")
+    share = literal(reading.text("activation-offload-fraction") or "1")
+    fraction = float(share) if isinstance(share, int | float) and share >= 0 else 1.0
+    exchange = reading.text("cp-comm-type") or "p2p"
+    return Megatron(
+        implementation="local" if reading.text("transformer-impl") == "local" else "te",
+        fused_gradients="no-gradient-accumulation-fusion" not in flags, cross_entropy=loss,
+        hidden_dropout=dropout("hidden-dropout"), attention_dropout=dropout("attention-dropout"),
+        context_exchange="a2a" if exchange == "a2a" else "all_gather" if exchange == "all_gather" else "p2p",
+        dispatcher="flex" if dispatcher == "flex" else "alltoall" if "alltoall" in dispatcher else "allgather",
+        grouped_experts="moe-grouped-gemm" in flags,
+        vocab_multiple=reading.number("make-vocab-size-divisible-by", default=128),
+        count_embedding="account-for-embedding-in-pipeline-split" in flags,
+        count_loss="account-for-loss-in-pipeline-split" in flags,
+        encoder_length=reading.number("encoder-seq-length", "seq-length") if shape.encoder_layers else 0,
+        offload_modules=modules, offload_fraction=min(1.0, fraction),
+        defer_gradients="defer-embedding-wgrad-compute" in flags,
+        deferral_limit=reading.number("wgrad-deferral-limit"), fsdp=sharding(flags),
+        optimizer_instances=max(1, reading.number("num-distributed-optimizer-instances", default=1)),
+    )  # fmt: skip
