@@ -137,7 +137,8 @@ class Trainer(Struct, frozen=True):
     `updates` > 1 or a reference add the score phase; so does `scores`, where old log-probs are always computed.
     `compute_dtype` is that of gathered or cast weights, where it is not `param_dtype`.
     `loss`: "hidden-chunks" goes from hidden states to log-probs in chunks of `logprob_chunk` tokens; "logits" makes
-    all logits; "logits-chunks" makes all and takes the loss chunk by chunk; "fused" forms gradients chunk by chunk.
+    all logits; "logits-chunks" makes all and takes the loss chunk by chunk; "fused" forms gradients chunk by chunk;
+    "value": a head of one output a token instead of logits (critics and reward models).
     `kernels`: "eager" as the model's Python says, "fused" as compiled.
     `gradients_stay`: they outlive the step until the next backward pass.
     `offload`: where the trainer's state goes while an engine on the same devices generates. "none": it stays. "host":
@@ -166,7 +167,7 @@ class Trainer(Struct, frozen=True):
     grad_dtype: Dtype | None = None
     quant: Quant | None = None
     optimizer: Optimizer = field(default_factory=Optimizer)
-    loss: Literal["hidden-chunks", "logits", "logits-chunks", "fused"] = "hidden-chunks"
+    loss: Literal["hidden-chunks", "logits", "logits-chunks", "fused", "value"] = "hidden-chunks"
     kernels: Literal["eager", "fused"] = "eager"
     temperature: bool = False
     gradients_stay: bool = False
@@ -269,6 +270,36 @@ class Layout(Struct, frozen=True):
         return self.nodes * self.devices
 
 
+class OtherModel(Struct, frozen=True):
+    """A whole model beside the one that answers: a critic, a reward model, a teacher, a reference on other devices.
+
+    `model` is its shape without the output head, where one value a token stands in its place. `trainer` says how it
+    is held and computed, in the words of the actor's. `trained`: it takes gradients and has an optimizer; others only
+    score. `layout` divides it over ranks. `group` 0 shares the trainer's devices; models of one number above share
+    devices of their own, behind those of trainer and engine. `in_host`: its parameters stay in pinned host memory and
+    come to the device block by block. `process`: its ranks are processes of their own, not the trainer's.
+    `together`: it is trained in one backward pass with the actor.
+    """
+
+    model: ModelShape
+    trainer: Trainer
+    layout: Layout
+    trained: bool = False
+    group: int = 0
+    in_host: bool = False
+    process: bool = False
+    together: bool = False
+
+
+Role = Literal["critic", "reward", "teacher", "reference"]
+ROLES: dict[str, Role] = {
+    "critic": "critic", "reward_model": "reward", "teacher": "teacher", "reference_model": "reference"
+}  # fmt: skip
+"""Fields of a Workload that hold another model -> its role in the ledger."""
+VALUED = frozenset({"critic", "reward"})
+"""Roles whose model has one output a token instead of logits."""
+
+
 class Workload(Struct, frozen=True):
     """One run: model, trainer, engine and the processes beside them.
 
@@ -280,6 +311,8 @@ class Workload(Struct, frozen=True):
     assumed. `mode`: whether the engine generates while the trainer trains: the next step's
     answers ("one-step-off"), or without a break ("async"). `checkpoint`: "async" writes while the run goes on.
     `tools_limit_bytes`: what tools and environments of all samples may take of a node's host memory.
+    `critic`, `reward_model`, `teacher` and `reference_model` are whole models of their own (`trainer.reference` is a
+    frozen copy beside the actor). `unplanned` says, in words, what holds memory and is in no line.
     """
 
     model: ModelShape
@@ -304,6 +337,26 @@ class Workload(Struct, frozen=True):
     save_every: int = 0
     eval_every: int = 0
     unknown: tuple[str, ...] = ()
+    critic: OtherModel | None = None
+    reward_model: OtherModel | None = None
+    teacher: OtherModel | None = None
+    reference_model: OtherModel | None = None
+    unplanned: tuple[str, ...] = ()
+
+    @property
+    def others(self) -> tuple[tuple[Role, OtherModel], ...]:
+        """The models beside the actor's, each with its role."""
+        found = (self.critic, self.reward_model, self.teacher, self.reference_model)
+        return tuple((role, each) for role, each in zip(ROLES.values(), found, strict=True) if each is not None)
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """Devices of each group of other models that have devices of their own, in order."""
+        sizes: dict[int, int] = {}
+        for _, each in self.others:
+            if each.group:
+                sizes[each.group] = max(sizes.get(each.group, 0), each.layout.ranks)
+        return tuple(sizes[group] for group in sorted(sizes))
 
     @property
     def first_save(self) -> int:
