@@ -7,6 +7,7 @@ Fields say what a trainer or an engine does with memory, not whose product it is
 from typing import Literal
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from headway.facts.blocks import LoraTargets
 from headway.facts.shapes import ModelShape
@@ -346,8 +347,23 @@ class Workload(Struct, frozen=True):
     @property
     def others(self) -> tuple[tuple[Role, OtherModel], ...]:
         """The models beside the actor's, each with its role."""
-        found = (self.critic, self.reward_model, self.teacher, self.reference_model)
-        return tuple((role, each) for role, each in zip(ROLES.values(), found, strict=True) if each is not None)
+        return tuple((ROLES[name], each) for name, each in self._others().items())
+
+    def _others(self) -> dict[str, OtherModel]:
+        found = {
+            "critic": self.critic, "reward_model": self.reward_model, "teacher": self.teacher,
+            "reference_model": self.reference_model,
+        }  # fmt: skip
+        return {name: each for name, each in found.items() if each is not None}
+
+    def placed(self, layout: Layout) -> "Workload":
+        """The run on other devices: models that share the trainer's, and are divided as it is, go with it."""
+        moved = {
+            name: replace(each, layout=layout)
+            for name, each in self._others().items()
+            if not each.group and each.layout == self.layout
+        }
+        return replace(self, layout=layout, **moved)
 
     @property
     def groups(self) -> tuple[int, ...]:

@@ -226,13 +226,13 @@ def _nodes(workload: Workload) -> tuple[Scalar, ...]:
 def _set_devices(workload: Workload, value: Scalar) -> Workload:
     layout = workload.layout
     shards = layout.shards * int(value) // layout.devices
-    return replace(workload, layout=replace(layout, devices=int(value), shards=shards))
+    return workload.placed(replace(layout, devices=int(value), shards=shards))
 
 
 def _set_nodes(workload: Workload, value: Scalar) -> Workload:
     layout = workload.layout
     shards = layout.shards * int(value) // layout.nodes
-    return replace(workload, layout=replace(layout, nodes=int(value), shards=shards))
+    return workload.placed(replace(layout, nodes=int(value), shards=shards))
 
 
 MOVES: tuple[Move, ...] = (

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from headway.facts.workload import OtherModel, Role, Workload
 from headway.plan import actors
 from headway.plan import host as processes
-from headway.plan.item import Entry, Item
+from headway.plan.item import Entry, Item, Phases
 from headway.plan.ledger import Phase
 from headway.plan.placement.pauses import PARAMETERS, Paused, paused
 from headway.plan.placement.sides import Side, all_sides
@@ -105,3 +105,53 @@ def entries(
             yield Entry("device", "allocated", beside.role, item, side.rank, 1, node, device)
     for item in beside.reserved(side, passing):
         yield Entry("device", "reserved", beside.role, item, side.rank, 1, node, device)
+
+
+def with_others(found: Phases, workload: Workload) -> Phases:
+    """The phases of a run without an engine, with the models beside the actor: in its process, or behind its devices.
+
+    A model that is trained together with the actor is in the same passes; the others score in a phase of their own.
+    """
+    all_of_them = all_beside(workload)
+    if not all_of_them:
+        return found
+    later = min(2, workload.optimizer_steps)
+    _, states = found.get(Phase.SAVE) or found[Phase.STEP]
+    if Phase.SCORE not in found:
+        resting = [entry for entry in states if entry.item.item not in ("gradients", "temporaries", "fragmentation")]
+        found = {**found, Phase.SCORE: (later, resting)}
+    return {
+        phase: (step, [*entries, *_beside(all_of_them, workload, phase)]) for phase, (step, entries) in found.items()
+    }
+
+
+def _beside(all_of_them: tuple[Beside, ...], workload: Workload, phase: Phase) -> Iterator[Entry]:
+    """The models beside the actor in one phase; of those that take turns, the one that holds the most works."""
+    layout, groups = workload.layout, workload.groups
+    stepped = phase not in (Phase.LOAD, Phase.TRAIN, Phase.SCORE) or workload.optimizer_steps > 1
+    works = {each.role: each.work(each.sides[0], phase, stepped=stepped) for each in all_of_them}
+    sizes = {
+        each.role: sum(item.bytes for part in work for item in part)
+        for each in all_of_them
+        if (work := works[each.role]) is not None and not (each.other.together or each.other.group)
+    }
+    worker = max(sizes, key=lambda role: sizes[role], default="")
+    for each in all_of_them:
+        other, side = each.other, each.sides[0]
+        group = other.group
+        first = layout.ranks + sum(groups[: group - 1]) if group else 0
+        node, device = divmod(first, layout.devices)
+        work = works[each.role] if other.together or group or each.role == worker else None
+        held, passing = work or (each.rest(side, stepped=stepped).device, [])
+        if work and worker != each.role and phase is Phase.SCORE and not group:
+            passing = []
+        on_device = list(entries(each, side, held, passing, node, device))
+        on_device += [
+            Entry("device", "device_used", each.role, item, side.rank, 1, node, device)
+            for item in each.beside(side, resting=work is None)
+        ]
+        if workload.device != "cuda":
+            on_device = [replace(entry, place="host", quantity="host") for entry in on_device]
+        yield from on_device
+        for item in each.always_in_host(side):
+            yield Entry("host", "host", each.role, item, side.rank, min(other.layout.ranks, layout.devices), node)
