@@ -274,7 +274,8 @@ class Layout(Struct, frozen=True):
 class OtherModel(Struct, frozen=True):
     """A whole model beside the one that answers: a critic, a reward model, a teacher, a reference on other devices.
 
-    `model` is its shape without the output head, where one value a token stands in its place. `trainer` says how it
+    `model` is its shape, without the output head where one value a token stands in its place; None where what the run
+    names (`named`) tells no sizes, so that it is in no line. `trainer` says how it
     is held and computed, in the words of the actor's. `trained`: it takes gradients and has an optimizer; others only
     score. `layout` divides it over ranks. `group` 0 shares the trainer's devices; models of one number above share
     devices of their own, behind those of trainer and engine. `in_host`: its parameters stay in pinned host memory and
@@ -282,7 +283,7 @@ class OtherModel(Struct, frozen=True):
     `together`: it is trained in one backward pass with the actor.
     """
 
-    model: ModelShape
+    model: ModelShape | None
     trainer: Trainer
     layout: Layout
     trained: bool = False
@@ -290,6 +291,7 @@ class OtherModel(Struct, frozen=True):
     in_host: bool = False
     process: bool = False
     together: bool = False
+    named: str = ""
 
 
 Role = Literal["critic", "reward", "teacher", "reference"]
@@ -346,8 +348,18 @@ class Workload(Struct, frozen=True):
 
     @property
     def others(self) -> tuple[tuple[Role, OtherModel], ...]:
-        """The models beside the actor's, each with its role."""
-        return tuple((ROLES[name], each) for name, each in self._others().items())
+        """The models beside the actor's whose sizes are known, each with its role."""
+        return tuple((ROLES[name], each) for name, each in self._others().items() if each.model is not None)
+
+    @property
+    def in_no_line(self) -> tuple[str, ...]:
+        """What holds memory and is not planned, in words: `unplanned`, and models whose sizes nobody said."""
+        unknown = (
+            f"{ROLES[name]} ({each.named}): its sizes are not known; --set {name}.model=NAME"
+            for name, each in self._others().items()
+            if each.model is None
+        )
+        return (*unknown, *self.unplanned)
 
     def _others(self) -> dict[str, OtherModel]:
         found = {
@@ -369,7 +381,7 @@ class Workload(Struct, frozen=True):
     def groups(self) -> tuple[int, ...]:
         """Devices of each group of other models that have devices of their own, in order."""
         sizes: dict[int, int] = {}
-        for _, each in self.others:
+        for each in self._others().values():
             if each.group:
                 sizes[each.group] = max(sizes.get(each.group, 0), each.layout.ranks)
         return tuple(sizes[group] for group in sorted(sizes))

@@ -27,8 +27,8 @@ those that a run usually chooses itself are listed in the plan as assumed until 
 
     headway plan qwen3-4B --trainer miles-fsdp --machine gb10 --set rollout.max_answer=256
 
-- A **section** that may be absent (`trainer.lora`, `trainer.quant`, `engine`, `engine.quant`, `critic`) is made by setting one
-  of its keys, and taken away by `none`: `--set trainer.lora.rank=16`, `--set engine=none`.
+- A **section** that may be absent (`trainer.lora`, `trainer.quant`, `engine`, `engine.quant`, `critic`) is made by
+  setting one of its keys, and taken away by `none`: `--set trainer.lora.rank=16`, `--set engine=none`.
 - **Sizes** are bytes, or text: `512MiB`, `1.5GiB` (GiB = 2^30), `2GB` (GB = 10^9).
 - `machine.host` is the one key that is the machine's: how much host memory each node has.
 - A key that is not listed here is an error that names the nearest one.
@@ -77,8 +77,11 @@ def _section(path: str, record: type[Any]) -> str:
     lines.append("|---|---|" + "---|" * len(SHOWN))
     if record is OtherModel:
         *names, last = (f"`{name}`" for name in ROLES if f"{name}." != path)
-        lines[3:3] = ["", f"{', '.join(names)} and {last} have the same keys. The first one that is set makes the model, "
-                      "like the actor in everything else, and `none` takes it away."]
+        lines[3:3] = [
+            "",
+            f"{', '.join(names)} and {last} have the same keys. The first one that is set makes the model, "
+            "like the actor in everything else, and `none` takes it away.",
+        ]
     lines += [_row(each) for key, each in table().items() if _section_of(key) == path.removesuffix(".")]
     return "\n".join(lines) + "\n"
 

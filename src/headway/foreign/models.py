@@ -1,8 +1,8 @@
 """The whole models beside the actor that a script loads: critic, reward model, teacher, reference of its own.
 
 By the systems' code: verl b178a3cd5 (`main_ppo.py`, `fsdp_workers.py`), OpenRLHF 3c3be6234 and 0.9
-(`train_ppo_ray.py`), TRL f2cd57710 (`ppo.py`, `grpo.py`, `online_dpo.py`, `gkd_trainer.py`). What cannot be planned is
-named in `Workload.unplanned`, so that no verdict says that the run fits.
+(`train_ppo_ray.py`), TRL f2cd57710 (`ppo.py`, `grpo.py`, `online_dpo.py`, `gkd_trainer.py`). What cannot be planned
+is named in `Workload.unplanned`, so that no verdict says that the run fits.
 """
 
 import re
@@ -46,8 +46,9 @@ def shape_named(path: str) -> ModelShape | None:
     words = [word for word in re.split(r"[-_]", last)[:MOST_WORDS] if word and not OF_VALUES.match(word)]
     spans = sorted(combinations(range(len(words) + 1), 2), key=lambda span: span[0] - span[1])
     named = (words[start:end] for start, end in spans)
-    sized = (part for part in named if any(SIZE.match(word) for word in part))
-    return next((shape for part in sized if (shape := shapes.by_name("-".join(part))) is not None), None)
+    sized = ("-".join(part) for part in named if any(SIZE.match(word) for word in part))
+    tried = (name for part in sized for name in (part, f"{part}-Instruct"))
+    return next((shape for name in tried if (shape := shapes.by_name(name)) is not None), None)
 
 
 class _Model:
@@ -62,15 +63,14 @@ class _Model:
     ) -> Workload:  # fmt: skip
         """The run with it. `path` is its checkpoint's and `key` what names it; None where the script names none."""
         shape = self.shape(path, key)
-        if shape is None:
-            text = f"{self.role} ({key} {path}): its sizes are not known; --set {FIELDS[self.role]}.model=NAME"
-            return unplanned(self.made, text)
         held = replace(
             trainer, reference="none", copies=(), entropy=False, temperature=False,
             loss="value" if self.role in VALUED else trainer.loss,
         )  # fmt: skip
+        if shape is not None and self.role in VALUED:
+            shape = shape.valued()
         other = OtherModel(
-            shape.valued() if self.role in VALUED else shape, held, layout, trained, group, in_host, process, together
+            shape, held, layout, trained, group, in_host, process, together, "" if shape else f"{key} {path}"
         )
         return replace(self.made, **{FIELDS[self.role]: other})
 
@@ -200,19 +200,15 @@ def _verl_layout(reading: Reading, made: Workload) -> Layout:
 
 def _verl_megatron_layout(reading: Reading, made: Workload, section: str) -> Layout:
     """Megatron's groups of a worker: verl's default of each is 1."""
-    size = {
-        key: max(1, reading.number(f"{section}.{name}_parallel_size", default=1))
-        for key, name in (
-            ("tensor", "tensor_model"), ("pipeline", "pipeline_model"), ("context", "context"),
-            ("expert_parallel", "expert_model"),
-        )
-    }  # fmt: skip
-    ranks = made.layout.ranks
-    replicas = max(1, ranks // (size["tensor"] * size["pipeline"] * size["context"]))
-    sequence = reading.flag(f"{section}.sequence_parallel", default=True) and size["tensor"] > 1
-    return Layout(
-        nodes=made.layout.nodes, devices=made.layout.devices, replicas=replicas, sequence_parallel=sequence, **size
+    tensor, pipeline, context, expert = (
+        max(1, reading.number(f"{section}.{name}_parallel_size", default=1))
+        for name in ("tensor_model", "pipeline_model", "context", "expert_model")
     )
+    return Layout(
+        nodes=made.layout.nodes, devices=made.layout.devices, tensor=tensor, pipeline=pipeline, context=context,
+        replicas=max(1, made.layout.ranks // (tensor * pipeline * context)), expert_parallel=expert,
+        sequence_parallel=reading.flag(f"{section}.sequence_parallel", default=True) and tensor > 1,
+    )  # fmt: skip
 
 
 def _verl_reward(reading: Reading, made: Workload) -> Workload:
@@ -240,9 +236,7 @@ def _verl_reward(reading: Reading, made: Workload) -> Workload:
         in_host = reading.flag("reward_model.megatron.param_offload")
     else:
         trainer, in_host = replace(trainer, system="verl-fsdp", compute_dtype="bf16"), True
-    cap, rows = _micro(
-        reading, "reward_model", made, layout, cap_key="reward_model.forward_max_token_len_per_gpu"
-    )
+    cap, rows = _micro(reading, "reward_model", made, layout, cap_key="reward_model.forward_max_token_len_per_gpu")
     trainer = replace(trainer, param_dtype="bf16", grad_dtype=None, lora=None, cap=cap, rows=rows, offload="none")
     path = _path(reading, "reward_model.model.path")
     return _Model(reading, made, "reward").put(
@@ -259,7 +253,9 @@ def _verl_reference(reading: Reading, made: Workload) -> Workload:
     is_loaded = distils or made.trainer.reference in ("copy", "host")
     if path is None or not is_loaded or path in (SAME, reading.found.model):
         return made
-    trainer = replace(made.trainer, param_dtype="bf16", compute_dtype="bf16", grad_dtype=None, lora=None, offload="none")
+    trainer = replace(
+        made.trainer, param_dtype="bf16", compute_dtype="bf16", grad_dtype=None, lora=None, offload="none"
+    )
     in_host = made.trainer.system == "verl-fsdp" or made.trainer.reference == "host"
     found = _Model(reading, made, role).put(path, f"{REF}.model.path", trainer, made.layout, in_host=in_host)
     return replace(found, trainer=replace(found.trainer, reference="none"))

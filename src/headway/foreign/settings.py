@@ -65,7 +65,8 @@ def _settings(record: type[Struct], prefix: str) -> Iterator[Setting]:
         path = prefix + name
         if path in NOT_SET:
             continue
-        section = None if kinds[name] is ModelShape else record_in(kinds[name])
+        section = record_in(kinds[name])
+        section = None if section is ModelShape else section
         if section is None:
             yield Setting(path, kinds[name], _accepts(path, kinds[name]))
         else:
@@ -85,7 +86,7 @@ def record_in(kind: Any) -> type[Struct] | None:
 def _accepts(path: str, kind: Any) -> str:
     if path in SIZES:
         return "a size such as 512MiB"
-    if kind is ModelShape:
+    if record_in(kind) is ModelShape:
         return "a model of the built-in table"
     origin = get_origin(kind)
     if origin is Literal:
@@ -141,7 +142,7 @@ def _put(record: Any, path: list[str], value: Any, prefix: str) -> Any:
 
 
 def like_the_actor(run: Workload, name: str) -> OtherModel:
-    """A model beside the actor that is held as the actor is, and has its sizes: where one is made by its first key."""
+    """A model beside the actor, held as the actor is and of its sizes: what the first key that is set starts from."""
     trainer, role = run.trainer, ROLES[name]
     held = replace(
         trainer, reference="none", copies=(), loss="value" if role in VALUED else trainer.loss, entropy=False,
@@ -163,7 +164,7 @@ def _shape(setting: Setting, text: str) -> ModelShape:
 
 
 def _value(setting: Setting, text: str) -> Any:
-    if setting.kind is ModelShape:
+    if record_in(setting.kind) is ModelShape:
         return _shape(setting, text)
     if setting.path in SIZES:
         try:

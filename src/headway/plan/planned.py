@@ -36,8 +36,10 @@ class Planned(Struct, frozen=True):
 
     @property
     def fits(self) -> bool:
-        """Whether the expected peak is inside every known limit of every pool, no engine refuses, and all is planned."""
-        return not (self.outcome.refusals or self.outcome.unplanned) and all(each.kind != "does not fit" for each in self.outcome.pools)
+        """Whether all is planned, its expected peak is inside every known limit, and no engine refuses."""
+        return not (self.outcome.refusals or self.outcome.unplanned) and all(
+            each.kind != "does not fit" for each in self.outcome.pools
+        )
 
 
 def examine(workload: Workload, machine: Machine) -> Planned:

@@ -138,9 +138,10 @@ def overall(
     """The verdict of the whole plan.
 
     "does not fit" if one pool does not, or an engine refuses (`flight.refusals`). "cannot tell" if something that
-    nobody said decides, if something holds memory that is in no line, or if a device, or the host of a plan without devices, has no known limit. A host without one
-    beside devices that have theirs is listed as such and holds nothing back: device memory is what a run is placed
-    by, and how much DRAM a node has is often not said. Otherwise "tight" if one pool is.
+    nobody said decides, if something holds memory that is in no line, or if a device, or the host of a plan without
+    devices, has no known limit. A host without one beside devices that have theirs is listed, and holds nothing back:
+    device memory is what a run is placed by, and how much DRAM a node has is often not said. Else "tight" if one
+    pool is.
     """
     decides = [each for each in pools if not is_host(each.pool)] or pools
     kinds = {each.kind for each in pools}
@@ -159,7 +160,7 @@ def judge(workload: Workload, machine: Machine, ledger: Ledger | None = None) ->
     """The verdict of a run on a machine, with what nobody said and would change it; `ledger` where it is planned."""
     ledger = plan(workload, machine) if ledger is None else ledger
     pools = verdict(ledger, machine)
-    return overall(pools, deciding(workload, machine), refusals(workload, ledger), workload.unplanned)
+    return overall(pools, deciding(workload, machine), refusals(workload, ledger), workload.in_no_line)
 
 
 def is_host(pool: str) -> bool:

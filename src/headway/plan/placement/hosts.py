@@ -96,10 +96,11 @@ class Host(Struct, frozen=True):
             for item in each.rest(side, stepped=stepped).host:
                 yield replace(item, source=f"{item.source}; waits in host memory"), ranks
         own = self.sides[0][0] if self.sides and not each.other.process else None
+        staged, loaded = (None, None) if own is None else (own.staging(), own.loading())
         if each.other.trained and phase is Phase.SAVE:
-            yield from ((item, ranks) for item in _beyond(side.staging(), own and own.staging()))
+            yield from ((item, ranks) for item in _beyond(side.staging(), staged))
         if phase is Phase.LOAD and (count := self._loading(ranks) if self.sides else ranks):
-            yield from ((item, count) for item in _beyond(side.loading(), own and own.loading()))
+            yield from ((item, count) for item in _beyond(side.loading(), loaded))
 
     def _of_side(self, side: Side, phase: Phase, *, stepped: bool, rests: bool) -> Iterator[Item]:
         trainer, colocated = self.workload.trainer, self.settings.colocated
@@ -169,7 +170,9 @@ class Host(Struct, frozen=True):
 
 def _beyond(item: Item, before: Item | None) -> Iterator[Item]:
     """What an item takes beyond one that came before it in the same process."""
-    size, upper = (item.bytes, item.upper) if before is None else (item.bytes - before.bytes, item.upper - before.upper)
+    size, upper = (
+        (item.bytes, item.upper) if before is None else (item.bytes - before.bytes, item.upper - before.upper)
+    )
     if upper > 0:
         yield replace(item, bytes=max(0, size), upper=max(0, size, upper))
 

@@ -29,7 +29,7 @@ class Beside(Struct, frozen=True):
         return self.sides[min(len(self.sides) - 1, rank * len(self.sides) // max(1, ranks))]
 
     def rest(self, side: Side, *, stepped: bool) -> Paused:
-        """What it holds while others work, on the device and in the host; copies in the host for good are not in it."""
+        """What it holds while others work, on the device and in the host, without what is in the host for good."""
         if self.other.in_host:
             return Paused([], [])
         if not self.other.trained:
@@ -88,6 +88,7 @@ class Beside(Struct, frozen=True):
 def run_of(workload: Workload, other: OtherModel) -> Workload:
     """The run as if the other model were the one that is trained: what a rank of it is planned from."""
     alone = dict.fromkeys(("critic", "reward_model", "teacher", "reference_model"))
+    assert other.model is not None
     return replace(workload, model=other.model, trainer=other.trainer, layout=other.layout, **alone)
 
 
