@@ -84,7 +84,9 @@ def with_critic(found: Found, run: Workload, given: Collection[str] = ()) -> Wor
     counts = [found.flags.get(f"critic-num-{name}", (None,))[0] for name in ("nodes", "gpus-per-node")]
     numbers = [int(text) if text is not None and text.isdigit() and int(text) else None for text in counts]
     layout, group = run.layout, 0
-    if any(numbers):
+    # arguments that a log prints have both in every version, and by default they are the actor's
+    printed = "use-critic" in found.flags and numbers == [layout.nodes, layout.devices]
+    if any(numbers) and not printed:
         nodes, devices = numbers[0] or layout.nodes, numbers[1] or layout.devices
         group, ranks = 1, nodes * devices
         shared = layout.tensor * layout.pipeline * layout.context

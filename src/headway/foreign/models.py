@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from headway.facts import shapes
 from headway.facts.shapes import ModelShape
-from headway.facts.workload import VALUED, Layout, Offload, Optimizer, OtherModel, Role, Trainer, Workload
+from headway.facts.workload import VALUED, Layout, Lora, Offload, Optimizer, OtherModel, Role, Trainer, Workload
 from headway.foreign.found import Found
 from headway.foreign.runs import HALF, REF, Reading
 from headway.foreign.shape_flags import by_checkpoint
@@ -160,8 +160,11 @@ def _verl_critic(reading: Reading, made: Workload) -> tuple[Trainer, Layout]:
             step="foreach", master=False, state_dtype="fp32" if dtype == "fp32" else "bf16",
             offload=1.0 if policy else 0.0,
         )  # fmt: skip
+        rank = reading.number("critic.model.lora_rank")
+        lora = Lora(rank, "all-linear") if rank > 0 else None
         base = replace(
-            made.trainer, system="verl-fsdp", param_dtype=dtype, compute_dtype="bf16", grad_dtype=dtype, lora=None,
+            made.trainer, system="verl-fsdp", param_dtype=dtype, compute_dtype="bf16", lora=lora,
+            grad_dtype=dtype if lora is None else None,
             optimizer=optimizer, offload="none" if policy else _offload(reading, *CRITIC_FSDP),
             checkpointing=reading.flag("critic.model.enable_gradient_checkpointing", default=True),
         )  # fmt: skip
@@ -217,6 +220,7 @@ def _verl_reward(reading: Reading, made: Workload) -> Workload:
     if not reading.flag(*enabled):
         return made
     served = reading.text("reward_model.rollout.name", "reward.reward_model.rollout.name")
+    served = None if served == "???" else served
     pool = reading.flag("reward_model.enable_resource_pool", "reward.reward_model.enable_resource_pool")
     if served or reading.flag("reward.reward_model.enable"):
         where = "devices of its own" if pool else "the trainer's devices"
@@ -266,9 +270,11 @@ def _verl_reference(reading: Reading, made: Workload) -> Workload:
 
 def _openrlhf(reading: Reading, made: Workload) -> Workload:
     critic, made = _critic_loaded(reading, made)
-    remote = _given(reading, "remote_rm_url", "reward.remote_url", "agent_func_path", "train.agent_func_path")
+    remote = _path(reading, "remote_rm_url", "reward.remote_url", "agent_func_path", "train.agent_func_path")
     rewards = _path(reading, "reward_pretrain", "reward.model_name_or_path")
     groups = _Groups(reading, made)
+    if reading.flag("enable_ema", "train.enable_ema"):
+        made = unplanned(made, "a running mean of the actor (--enable_ema)")
     if made.trainer.reference in ("copy", "host") and not (groups.all or groups.with_actor):
         made = _openrlhf_reference(reading, made, groups)
     if critic:
@@ -278,7 +284,7 @@ def _openrlhf(reading: Reading, made: Workload) -> Workload:
         group = groups.of("critic")
         made = _Model(reading, made, "critic").put(
             path or SAME, key, made.trainer, groups.layout("critic", group, trained=True), trained=True, group=group,
-            process=True,
+            process=groups.ray,
         )  # fmt: skip
     if rewards and not remote:
         first, *more = rewards.split(",")
@@ -286,7 +292,7 @@ def _openrlhf(reading: Reading, made: Workload) -> Workload:
         group = groups.of("critic" if groups.with_critic else "reward")
         made = _Model(reading, made, "reward").put(
             first, "--reward_pretrain", _scoring(reading, made), groups.layout("reward", group), group=group,
-            in_host=away, process=True,
+            in_host=away, process=groups.ray,
         )  # fmt: skip
         if more:
             made = unplanned(made, f"{len(more)} more reward models of --reward_pretrain")
@@ -304,10 +310,6 @@ def _openrlhf_reference(reading: Reading, made: Workload, groups: "_Groups") -> 
     return replace(found, trainer=replace(found.trainer, reference="none"))
 
 
-def _given(reading: Reading, *names: str) -> bool:
-    return any(name in reading.found.flags for name in names)
-
-
 def _scoring(reading: Reading, made: Workload) -> Trainer:
     """A model that only scores: DeepSpeed's inference of half-precision parameters, in batches of the rollout."""
     trainer = replace(made.trainer, grad_dtype=None, lora=None, offload="none")
@@ -320,11 +322,15 @@ def _scoring(reading: Reading, made: Workload) -> Trainer:
 
 
 class _Groups:
-    """Where OpenRLHF puts its models: all on the actor's devices, or each role's ranks on as many of its own."""
+    """Where OpenRLHF puts its models: all on the actor's devices, or each role's ranks on as many of its own.
+
+    `ray`: each role has processes of its own; without Ray (`train_ppo`) one process a device holds them all.
+    """
 
     def __init__(self, reading: Reading, made: Workload) -> None:
         self.reading, self.made = reading, made
-        self.all = reading.on("colocate")
+        self.ray = "ray" in reading.found.program
+        self.all = reading.on("colocate") or not self.ray
         self.with_actor = reading.flag("colocate_actor_ref", "train.colocate_actor_ref")
         self.with_critic = reading.flag("colocate_critic_reward", "train.colocate_critic_reward")
         self.numbers: dict[str, int] = {}
@@ -374,9 +380,8 @@ def _trl(reading: Reading, made: Workload) -> Workload:
     teacher = _path(reading, "teacher_model_name_or_path", "teacher_model_path", "teacher_model")
     if teacher is not None and not reading.flag("use_teacher_server"):
         made = _Model(reading, made, "teacher").put(teacher, "--teacher_model_name_or_path", frozen, whole)
-    if made.trainer.reference == "copy" and made.engine is None:
+    path = _path(reading, "ref_model_name_or_path", "ref_model")
+    if path is not None and made.trainer.reference == "copy":
+        made = _Model(reading, made, "reference").put(path, "--ref_model_name_or_path", frozen, whole)
         made = replace(made, trainer=replace(made.trainer, reference="none"))
-        made = _Model(reading, made, "reference").put(
-            _path(reading, "ref_model_name_or_path", "ref_model") or SAME, "--ref_model_name_or_path", frozen, whole
-        )
     return made

@@ -134,7 +134,7 @@ PATHS = ("critic.model.path", "reward_model.model.path", f"{REF}.model.path")
 OTHERS = (
     "critic.strategy", "critic.ppo_micro_batch_size_per_gpu", "critic.ppo_micro_batch_size", "critic.use_dynamic_bsz",
     "critic.ppo_max_token_len_per_gpu", "critic.ulysses_sequence_parallel_size",
-    "critic.model.enable_gradient_checkpointing",
+    "critic.model.enable_gradient_checkpointing", "critic.model.lora_rank",
     *(
         f"{section}.{key}" for section in CRITIC_FSDP
         for key in ("param_offload", "optimizer_offload", "offload_policy", "model_dtype", "fsdp_size")
@@ -203,13 +203,19 @@ def from_config(made: Config, program: str, launcher: tuple[object, ...] = ()) -
     name = checkpoint(into, model)
     into.unread += made.unread
     flags = {each.key: (None if each.why else _shown(each.value),) for each in made.overrides}
-    for path in (*DETAILS, *OTHERS):
+    for path in DETAILS:
         got = made.get(path)
         if got.given and not got.why:
             flags[path] = (_shown(got.raw),)
+    for path in OTHERS:
+        got = made.get(path)
+        flags.pop(path, None)
+        if got.given and not got.why and got.raw is not None:
+            flags[path] = (_shown(got.raw),)
     for path in PATHS:
         got = made.get(path)
-        if got.given:
+        flags.pop(path, None)
+        if got.given and (got.why or got.raw is not None):
             flags[path] = (_same(got, model) or _shown(None if got.why else got.raw),)
     return into.found(flags=flags, model=name, program=program)
 

@@ -71,11 +71,12 @@ class TestModelsBesideTheActor:
         assert {line["role"] for line in found["lines"]} >= {"trainer", "critic", "engine"}
 
     def test_devices_of_their_own_count(self) -> None:
-        words = (
+        command = (
             "python3 -m openrlhf.cli.train_ppo_ray --pretrain Qwen/Qwen3-4B --reward_pretrain Qwen/Qwen3-4B "
             "--actor_num_gpus_per_node 4 --critic_num_gpus_per_node 4 --ref_num_gpus_per_node 2 "
             "--reward_num_gpus_per_node 2 --vllm_num_engines 4 --zero_stage 3 --micro_train_batch_size 1"
-        ).split()
+        )
+        words = command.split()
         shown = call("--machine", "8xh100-80", "--", *words)
         assert isinstance(shown.exception, InputError)
         assert "critic 1 x 4, reward 1 x 2, reference 1 x 2: 8xh100-80 has 8 devices" in " ".join(

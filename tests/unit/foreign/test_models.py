@@ -6,14 +6,16 @@ import pytest
 
 from headway.facts import machines
 from headway.facts.shapes import by_name
-from headway.facts.workload import OtherModel, Workload
-from headway.foreign import launched, runs
+from headway.facts.workload import Lora, OtherModel, Workload
+from headway.foreign import arguments_log, launched, runs, verl
 from headway.foreign.found import Found
+from headway.foreign.hydra import Config
 from headway.foreign.models import shape_named
 from headway.foreign.readers import settings_of
 from headway.foreign.settings import apply
 from headway.foreign.shape_flags import shape_of
 from headway.foreign.shell import read_text
+from headway.plan.plan import plan
 from headway.plan.verdict import judge
 
 VERL = (
@@ -193,6 +195,45 @@ def test_verls_megatron_critic_is_divided_by_its_own_keys() -> None:
     assert run.layout.tensor == 4
 
 
+def test_a_configuration_that_a_log_prints_is_read_alike() -> None:
+    """Every key is there, and what is not set is None."""
+    critic = {
+        "enable": None, "strategy": "fsdp", "ppo_micro_batch_size": None, "ppo_micro_batch_size_per_gpu": 4,
+        "use_dynamic_bsz": False, "ppo_max_token_len_per_gpu": 32768, "ulysses_sequence_parallel_size": 1,
+        "model": {
+            "path": "Qwen/Qwen3-8B", "enable_gradient_checkpointing": True, "lora_rank": 0,
+            "fsdp_config": {
+                "param_offload": True, "optimizer_offload": True, "offload_policy": False, "fsdp_size": -1,
+                "model_dtype": "fp32",
+            },
+        },
+    }  # fmt: skip
+    base = {
+        "actor_rollout_ref": {
+            "model": {"path": "Qwen/Qwen3-4B"},
+            "actor": {"ppo_micro_batch_size_per_gpu": 2, "strategy": "fsdp"},
+            "rollout": {"name": "vllm"}, "ref": {"model": None},
+        },
+        "critic": critic, "trainer": {"nnodes": 1, "n_gpus_per_node": 8},
+        "reward_model": {"enable": False, "model": {"path": "~/models/rm"}, "rollout": {"name": "???"}},
+        "algorithm": {"adv_estimator": "gae"},
+    }  # fmt: skip
+    said = verl.from_config(Config(base=base, base_name="train.log"), "verl.trainer.main_ppo")
+    run = runs.workload(said, shape_of(said))
+    assert (roles(run), run.in_no_line) == ({"critic"}, ())
+    assert (one(run.critic).trainer.offload, one(run.critic).trainer.rows) == ("parameters+optimizer", 4)
+    assert one(run.critic).model == by_name("qwen3-8b").valued()
+    said = verl.from_config(
+        Config(base={**base, "algorithm": {"adv_estimator": "grpo"}}, base_name="train.log"), "verl.trainer.main_ppo"
+    )
+    assert runs.workload(said, shape_of(said)).critic is None
+
+
+def test_a_critic_of_adapters_trains_them_alone() -> None:
+    trainer = one(made(VERL + "critic.model.lora_rank=32").critic).trainer
+    assert (trainer.lora, trainer.grad_dtype) == (Lora(32, "all-linear"), None)
+
+
 def test_an_engine_that_is_not_planned_makes_the_verdict_cannot_tell() -> None:
     run = made(VERL + "actor_rollout_ref.rollout.name=hf critic.enable=False")
     assert run.unplanned == ("hf, which generates: only vllm and sglang are planned",)
@@ -266,6 +307,29 @@ def test_models_that_only_score_are_whole_on_each_rank_unless_zero_is_3() -> Non
     assert one(made(OPENRLHF + COLOCATED).reward_model).layout.shards == 4
 
 
+def test_without_ray_all_models_of_openrlhf_are_in_one_process_a_device() -> None:
+    run = made(
+        "deepspeed --num_gpus 8 --module openrlhf.cli.train_ppo --pretrain Qwen/Qwen3-4B --reward_pretrain "
+        "Qwen/Qwen3-1.7B --micro_train_batch_size 2 --train_batch_size 64 --rollout_batch_size 64 --zero_stage 2"
+    )
+    assert roles(run) == {"critic", "reward"}
+    assert {(each.group, each.process) for _, each in run.others} == {(0, False)}
+    assert run.in_no_line == ("hf, which generates: only vllm and sglang are planned",)
+
+
+def test_what_a_log_prints_as_not_given_is_not_given() -> None:
+    text = (
+        "Namespace(pretrain='Qwen/Qwen3-4B', reward_pretrain='Qwen/Qwen3-1.7B', critic_pretrain=None, "
+        "remote_rm_url=None, agent_func_path=None, advantage_estimator='gae', vllm_num_engines=4, zero_stage=3, "
+        "init_kl_coef=0.0, rollout_batch_size=64, train_batch_size=64, micro_train_batch_size=2, "
+        "actor_num_nodes=1, actor_num_gpus_per_node=4, colocate_all_models=True, enable_ema=False)"
+    )
+    said = arguments_log.read_log(text, "train.log")
+    assert said is not None
+    run = runs.workload(said, shape_of(said))
+    assert (roles(run), run.in_no_line) == ({"critic", "reward"}, ())
+
+
 def test_several_reward_models_are_not_all_planned() -> None:
     run = made(OPENRLHF.replace("Qwen/Qwen3-1.7B", "Qwen/Qwen3-1.7B,Qwen/Qwen3-8B"))
     assert one(run.reward_model).model.name == "qwen3-1.7B"
@@ -282,10 +346,12 @@ PPO = (
 
 def test_trls_ppo_trains_a_value_model_with_the_policy_beside_reward_model_and_reference() -> None:
     run = made(PPO)
-    assert roles(run) == {"critic", "reward", "reference"}
+    assert roles(run) == {"critic", "reward"}
+    assert run.trainer.reference == "copy"
     critic = one(run.critic)
     assert (critic.together, critic.trained, critic.model) == (True, True, by_name("qwen3-1.7b").valued())
-    assert one(run.reference_model).model.name == "qwen3-0.6B"
+    held = {line.role for line in plan(run, machines.by_name("h200")).lines if line.item == "weights"}
+    assert held == {"trainer", "critic", "reward", "reference"}
 
 
 @pytest.mark.parametrize(
@@ -307,7 +373,8 @@ def test_trls_ppo_trains_a_value_model_with_the_policy_beside_reward_model_and_r
     ],
 )  # fmt: skip
 def test_what_trls_trainers_load(said: str, expected: set[str]) -> None:
-    assert roles(made(f"accelerate launch --num_processes 1 {said}")) == expected
+    lines = plan(made(f"accelerate launch --num_processes 1 {said}"), machines.by_name("h200")).lines
+    assert {line.role for line in lines} == expected | {"trainer"}
 
 
 # -- slime and Miles ----------------------------------------------------------------------------------------
@@ -325,6 +392,12 @@ def test_a_critic_of_older_slime_has_devices_of_its_own() -> None:
     run = made(SLIME + "--advantage-estimator ppo --critic-num-nodes 1 --critic-num-gpus-per-node 4 "
                "--rollout-num-gpus 4")  # fmt: skip
     assert (one(run.critic).group, one(run.critic).layout.ranks, run.groups) == (1, 4, (4,))
+
+
+def test_the_counts_that_a_log_prints_are_the_actors_where_they_are_equal() -> None:
+    text = "--colocate --advantage-estimator ppo --use-critic --critic-num-nodes 1 --critic-num-gpus-per-node "
+    assert one(made(SLIME + text + "8").critic).group == 0
+    assert one(made(SLIME + text + "4").critic).group == 1
 
 
 def test_a_teacher_of_slime_is_one_more_pinned_copy() -> None:

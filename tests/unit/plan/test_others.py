@@ -169,6 +169,19 @@ def test_a_critic_trained_in_one_pass_with_the_actor_adds_to_it() -> None:
     assert held(both, "critic", "gradients", Phase.STEP) == 4 * base.model.parameters()
 
 
+def test_the_frozen_copy_of_training_without_an_engine_is_a_model_beside_it() -> None:
+    """DPO's reference: whole on each rank without shards, divided with them."""
+    for shards, replicas in ((1, 8), (8, 1)):
+        sets = (f"layout.shards={shards}", f"layout.replicas={replicas}", "layout.devices=8")
+        base = run("trl", *sets, model="qwen3-0.6b")
+        ledger = plan(replace(base, trainer=replace(base.trainer, reference="copy")), MACHINE)
+        expected = 4 * base.model.parameters() // shards
+        for phase in ledger.phases(DEVICE):
+            assert held(ledger, "reference", "weights", phase) == pytest.approx(expected, abs=8)
+        assert held(ledger, "reference", "logits", Phase.SCORE) > 0
+        assert not {line.role for line in plan(base, MACHINE).lines} & {"reference"}
+
+
 def test_checkpoints_have_the_critic_too() -> None:
     ledger = plan(
         run("slime", "critic.process=true", "critic.trainer.offload=parameters+optimizer", "save=true"),

@@ -113,6 +113,7 @@ def with_others(found: Phases, workload: Workload) -> Phases:
 
     A model that is trained together with the actor is in the same passes; the others score in a phase of their own.
     """
+    workload = _with_reference(workload)
     all_of_them = all_beside(workload)
     if not all_of_them:
         return found
@@ -124,6 +125,16 @@ def with_others(found: Phases, workload: Workload) -> Phases:
     return {
         phase: (step, [*entries, *_beside(all_of_them, workload, phase)]) for phase, (step, entries) in found.items()
     }
+
+
+def _with_reference(workload: Workload) -> Workload:
+    """The run with its frozen copy of the actor as a model of its own, which no phase of training alone has."""
+    trainer = workload.trainer
+    if trainer.reference not in ("copy", "host") or workload.reference_model is not None:
+        return workload
+    held = replace(trainer, reference="none", copies=(), lora=None, quant=None, grad_dtype=None)
+    reference = OtherModel(workload.model, held, workload.layout, in_host=trainer.reference == "host")
+    return replace(workload, reference_model=reference)
 
 
 def _beside(all_of_them: tuple[Beside, ...], workload: Workload, phase: Phase) -> Iterator[Entry]:
