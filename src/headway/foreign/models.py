@@ -217,6 +217,8 @@ def _verl_megatron_layout(reading: Reading, made: Workload, section: str) -> Lay
 def _verl_reward(reading: Reading, made: Workload) -> Workload:
     """A reward model: scored by a worker whose half-precision parameters FSDP keeps in the host, or by an engine."""
     enabled = "reward_model.enable", "reward.reward_model.enable"
+    if any(reading.found.flags.get(name) == (None,) for name in enabled):
+        return unplanned(made, "reward model: whether one is loaded is not known (reward_model.enable)")
     if not reading.flag(*enabled):
         return made
     served = reading.text("reward_model.rollout.name", "reward.reward_model.rollout.name")
@@ -355,7 +357,10 @@ class _Groups:
         )  # fmt: skip
 
     def _count(self, role: str, name: str, default: int) -> int:
-        return max(1, self.reading.number(f"{role}_{name}", f"{role}.{name}", default=default))
+        names = (f"{role}_{name}", f"{role}.{name}")
+        if any(self.reading.found.flags.get(each) == (None,) for each in names):
+            self.reading.notes.append(f"{names[0]} = {default} (assumed: the script does not say)")
+        return max(1, self.reading.number(*names, default=default))
 
 
 # -- TRL ----------------------------------------------------------------------------------------------------

@@ -156,6 +156,8 @@ OTHERS = (
     "algorithm.adv_estimator", "distillation.enabled",
 )  # fmt: skip
 """The same of the models beside the actor."""
+ENABLE = ("reward_model.enable", "reward.reward_model.enable", "distillation.enabled")
+"""Those that say whether there is one."""
 
 TRAINING = re.compile(
     r"verl\.trainer\.(?:main_ppo\w*|sft_trainer\w*|fsdp_sft_trainer|main_ppo_sync)"
@@ -210,7 +212,11 @@ def from_config(made: Config, program: str, launcher: tuple[object, ...] = ()) -
     for path in OTHERS:
         got = made.get(path)
         flags.pop(path, None)
-        if got.given and not got.why and got.raw is not None:
+        if got.given and got.why and path in ENABLE:
+            flags[path] = (None,)
+        elif got.given and got.why and path.startswith("critic.") and into.value("critic_loaded") is not False:
+            into.unread.append(f"{path}: {got.why}")
+        elif got.given and not got.why and got.raw is not None:
             flags[path] = (_shown(got.raw),)
     for path in PATHS:
         got = made.get(path)

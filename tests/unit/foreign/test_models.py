@@ -15,6 +15,7 @@ from headway.foreign.readers import settings_of
 from headway.foreign.settings import apply
 from headway.foreign.shape_flags import shape_of
 from headway.foreign.shell import read_text
+from headway.plan.ledger import Phase
 from headway.plan.plan import plan
 from headway.plan.verdict import judge
 
@@ -165,6 +166,18 @@ def test_verls_reward_model_waits_in_the_host_and_may_have_devices_of_its_own() 
 def test_a_reward_function_is_no_model(said: str) -> None:
     run = made(VERL + said)
     assert (run.reward_model, run.in_no_line) == (None, ())
+
+
+def test_what_is_not_known_of_a_model_is_said() -> None:
+    enabled = made(VERL + "reward_model.enable=$REWARDS")
+    assert enabled.in_no_line == ("reward model: whether one is loaded is not known (reward_model.enable)",)
+    away = made(VERL + "critic.model.fsdp_config.param_offload=$AWAY")
+    assert one(away.critic).trainer.offload == "none"
+    assert any(text.startswith("not read: critic.model.fsdp_config.param_offload") for text in away.unknown)
+    grpo = made(VERL + "algorithm.adv_estimator=grpo critic.model.fsdp_config.param_offload=$AWAY")
+    assert not any("critic" in text for text in grpo.unknown)
+    devices = made(OPENRLHF + "--critic_num_gpus_per_node $CRITICS")
+    assert "critic_num_gpus_per_node = 8 (assumed: the script does not say)" in devices.unknown
 
 
 def test_a_reward_model_that_an_engine_serves_is_not_planned() -> None:
@@ -407,6 +420,14 @@ def test_a_teacher_of_slime_is_one_more_pinned_copy() -> None:
     assert served.trainer.copies == ("actor",)
     assert len(served.unplanned) == 1
     assert made(SLIME + "--colocate --advantage-estimator grpo").unplanned == ()
+
+
+def test_slimes_critic_sleeps_in_turns_also_where_the_engine_is_apart() -> None:
+    run = made(SLIME + "--advantage-estimator ppo --rollout-num-gpus 8")
+    assert (run.trainer.offload, one(run.critic).trainer.offload) == ("dropped", "parameters+optimizer")
+    ledger = plan(run, machines.by_name("2x8xh100-80"))
+    trains = {line.role for line in ledger.select("node[0].device[0]", Phase.TRAIN) if line.item == "optimizer state"}
+    assert len(trains) == 1
 
 
 def test_whether_there_is_a_critic_must_be_known() -> None:
