@@ -14,7 +14,7 @@ from headway.errors import InputError
 from headway.facts import machines, probe, shapes
 from headway.facts.machine import Limit, Machine
 from headway.facts.shapes import ModelShape
-from headway.facts.workload import Layout, Workload
+from headway.facts.workload import ROLES, Layout, Workload
 from headway.foreign import presets
 from headway.units import parse_bytes
 
@@ -305,9 +305,9 @@ def check_layout(workload: Workload, machine: Machine) -> None:
     layout, there, engine = workload.layout, machine.device_count, workload.engine
     apart = 0 if engine is None or engine.colocated else engine.devices
     others = f", engine.devices = {apart}" if apart else ""
-    for role, each in workload.others:
+    for name, each in workload.by_field.items():
         if each.group:
-            others += f", {role} {each.layout.nodes} x {each.layout.devices}"
+            others += f", {ROLES[name]} {each.layout.nodes} x {each.layout.devices}"
     apart += sum(workload.groups)
     if there and layout.ranks + apart > there:
         raise InputError(

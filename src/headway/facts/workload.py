@@ -275,9 +275,9 @@ class OtherModel(Struct, frozen=True):
     """A whole model beside the one that answers: a critic, a reward model, a teacher, a reference on other devices.
 
     `model` is its shape, without the output head where one value a token stands in its place; None where what the run
-    names (`named`) tells no sizes, so that it is in no line. `trainer` says how it
-    is held and computed, in the words of the actor's. `trained`: it takes gradients and has an optimizer; others only
-    score. `layout` divides it over ranks. `group` 0 shares the trainer's devices; models of one number above share
+    names (`named`) tells no sizes, so that it is in no line. `trainer` says how it is held and computed, in the words
+    of the actor's. `trained`: it takes gradients and has an optimizer; others only score. `layout` divides it over
+    ranks. `group` 0 shares the trainer's devices; models of one number above share
     devices of their own, behind those of trainer and engine. `in_host`: its parameters stay in pinned host memory and
     come to the device block by block. `process`: its ranks are processes of their own, not the trainer's.
     `together`: it is trained in one backward pass with the actor.
@@ -349,19 +349,21 @@ class Workload(Struct, frozen=True):
     @property
     def others(self) -> tuple[tuple[Role, OtherModel], ...]:
         """The models beside the actor's whose sizes are known, each with its role."""
-        return tuple((ROLES[name], each) for name, each in self._others().items() if each.model is not None)
+        return tuple((ROLES[name], each) for name, each in self.by_field.items() if each.model is not None)
 
     @property
     def in_no_line(self) -> tuple[str, ...]:
         """What holds memory and is not planned, in words: `unplanned`, and models whose sizes nobody said."""
         unknown = (
             f"{ROLES[name]} ({each.named}): its sizes are not known; --set {name}.model=NAME"
-            for name, each in self._others().items()
+            for name, each in self.by_field.items()
             if each.model is None
         )
         return (*unknown, *self.unplanned)
 
-    def _others(self) -> dict[str, OtherModel]:
+    @property
+    def by_field(self) -> dict[str, OtherModel]:
+        """All models beside the actor's, by the name of their field."""
         found = {
             "critic": self.critic, "reward_model": self.reward_model, "teacher": self.teacher,
             "reference_model": self.reference_model,
@@ -372,7 +374,7 @@ class Workload(Struct, frozen=True):
         """The run on other devices: models that share the trainer's, and are divided as it is, go with it."""
         moved = {
             name: replace(each, layout=layout)
-            for name, each in self._others().items()
+            for name, each in self.by_field.items()
             if not each.group and each.layout == self.layout
         }
         return replace(self, layout=layout, **moved)
@@ -381,7 +383,7 @@ class Workload(Struct, frozen=True):
     def groups(self) -> tuple[int, ...]:
         """Devices of each group of other models that have devices of their own, in order."""
         sizes: dict[int, int] = {}
-        for each in self._others().values():
+        for each in self.by_field.values():
             if each.group:
                 sizes[each.group] = max(sizes.get(each.group, 0), each.layout.ranks)
         return tuple(sizes[group] for group in sorted(sizes))

@@ -1,15 +1,16 @@
 """From the settings of a script of slime or Miles to the planner's Workload; `runs.py` has those of other systems."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
 from headway.errors import InputError
 from headway.facts.shapes import ModelShape
-from headway.facts.workload import Offload, OtherModel, Workload
+from headway.facts.workload import ROLES, Offload, OtherModel, Workload
 from headway.foreign import presets
 from headway.foreign.found import Found, Setting
+from headway.foreign.settings import apply
 from headway.foreign.shape_flags import shape_of
 
 TRAINERS: dict[tuple[str, str], tuple[str, ...]] = {
@@ -55,13 +56,15 @@ def workload(found: Found, shape: ModelShape | None = None, overrides: Sequence[
     model = shape if shape is not None else shape_of(found)
     given = {each.partition("=")[0].strip() for each in overrides}
     said = [f"{key}={value}" for key, value in settings(found).items() if key not in given]
+    # keys of other models change those that the script loads
+    of_others = [each for each in overrides if each.partition(".")[0].partition("=")[0].strip() in ROLES]
     try:
-        run = presets.workload(model, preset, [*said, *overrides])
+        run = presets.workload(model, preset, [*said, *(each for each in overrides if each not in of_others)])
     except InputError as error:
         raise InputError(*(in_flags(text, found, overrides) for text in error.problems)) from None
     system = "miles-megatron" if (found.system, found.value("trainer_backend")) == ("miles", "megatron") else ""
     trainer = replace(run.trainer, system=system) if system and run.trainer.system == "slime" else run.trainer
-    run = with_critic(found, replace(run, trainer=trainer), given)
+    run = apply(with_critic(found, replace(run, trainer=trainer)), of_others)
     if "use-opd" in found.flags and (kind := (found.flags.get("opd-type") or ("",))[0]) != "megatron":
         text = f"teacher: --opd-type {kind or 'is not known'}, a server that this script does not describe"
         run = replace(run, unplanned=(*run.unplanned, text))
@@ -69,17 +72,17 @@ def workload(found: Found, shape: ModelShape | None = None, overrides: Sequence[
     return replace(run, unknown=(*run.unknown, *hidden, *found.unread, *found.notes))
 
 
-def with_critic(found: Found, run: Workload, given: Collection[str] = ()) -> Workload:
+def with_critic(found: Found, run: Workload) -> Workload:
     """The run with its critic: a second group of the same trainer, which sleeps in host memory while others work.
 
     Old versions take `--critic-num-nodes` and `--critic-num-gpus-per-node` for devices of its own; later ones have it
-    on the actor's. `given` are keys of the Workload that are set already.
+    on the actor's.
     """
     why = found.unknown.get("critic_loaded")
     if why is not None:
         text = f"critic: whether one is loaded is not known ({why})"
         return replace(run, unplanned=(*run.unplanned, text))
-    if found.value("critic_loaded") is not True or any(key.startswith("critic.") for key in given):
+    if found.value("critic_loaded") is not True:
         return run
     counts = [found.flags.get(f"critic-num-{name}", (None,))[0] for name in ("nodes", "gpus-per-node")]
     numbers = [int(text) if text is not None and text.isdigit() and int(text) else None for text in counts]
@@ -136,7 +139,6 @@ def _flags(found: Found) -> dict[str, str]:
 
 def _of_others(found: Found, shape: ModelShape, overrides: Sequence[str]) -> Workload:
     from headway.foreign import runs
-    from headway.foreign.settings import apply
 
     return apply(runs.workload(found, shape), overrides)
 

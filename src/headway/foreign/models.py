@@ -13,7 +13,18 @@ from msgspec.structs import replace
 
 from headway.facts import shapes
 from headway.facts.shapes import ModelShape
-from headway.facts.workload import VALUED, Layout, Lora, Offload, Optimizer, OtherModel, Role, Trainer, Workload
+from headway.facts.workload import (
+    VALUED,
+    Layout,
+    Lora,
+    Offload,
+    Optimizer,
+    OtherModel,
+    Recompute,
+    Role,
+    Trainer,
+    Workload,
+)
 from headway.foreign.found import Found
 from headway.foreign.runs import HALF, REF, Reading
 from headway.foreign.shape_flags import by_checkpoint
@@ -83,7 +94,7 @@ class _Model:
         if path in (SAME, self.reading.found.model) or path == self.reading.found.value("model_name"):
             return actor
         found = shape_named(path)
-        if found is not None and found.name.lower() not in path.lower():
+        if found is not None and by_checkpoint(Found("", model=path)) is None:
             note(f"{self.role} = {found.name} (assumed: by the name of {key}, {path})")
         return found
 
@@ -150,7 +161,7 @@ def _verl_critic(reading: Reading, made: Workload) -> tuple[Trainer, Layout]:
         layout = _verl_megatron_layout(reading, made, "critic.megatron")
         base = replace(made.trainer, offload=_offload(reading, "critic.megatron"), lora=None)
         granularity = reading.text("critic.megatron.override_transformer_config.recompute_granularity")
-        recompute = made.trainer.recompute if granularity in ("full", "selective") else type(base.recompute)()
+        recompute = made.trainer.recompute if granularity in ("full", "selective") else Recompute()
         base = replace(base, recompute=recompute, optimizer=replace(base.optimizer, offload=0.0))
     else:
         layout = _verl_layout(reading, made)
@@ -258,6 +269,8 @@ def _verl_reference(reading: Reading, made: Workload) -> Workload:
     role: Role = "teacher" if distils else "reference"
     is_loaded = distils or made.trainer.reference in ("copy", "host")
     if path is None or not is_loaded or path in (SAME, reading.found.model):
+        return made
+    if not distils and shape_named(path) == made.model:
         return made
     trainer = replace(
         made.trainer, param_dtype="bf16", compute_dtype="bf16", grad_dtype=None, lora=None, offload="none"

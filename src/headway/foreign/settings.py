@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from headway.errors import InputError
 from headway.facts.shapes import ModelShape
-from headway.facts.workload import ROLES, VALUED, Engine, Layout, Lora, OtherModel, Quant, Workload
+from headway.facts.workload import ROLES, VALUED, Engine, Layout, Lora, Offload, OtherModel, Quant, Workload
 from headway.units import parse_bytes
 
 SIZES = {"rollout.kv_budget", "engine.bucket", "reward_limit_bytes", "weights_file_bytes", "tools_limit_bytes"}
@@ -144,8 +144,10 @@ def _put(record: Any, path: list[str], value: Any, prefix: str) -> Any:
 def like_the_actor(run: Workload, name: str) -> OtherModel:
     """A model beside the actor, held as the actor is and of its sizes: what the first key that is set starts from."""
     trainer, role = run.trainer, ROLES[name]
+    away: Offload = "parameters+optimizer" if trainer.offload == "dropped" else trainer.offload
     held = replace(
-        trainer, reference="none", copies=(), loss="value" if role in VALUED else trainer.loss, entropy=False,
+        trainer, reference="none", copies=(), offload=away, entropy=False,
+        loss="value" if role in VALUED else trainer.loss,
         temperature=False,
     )  # fmt: skip
     shape = run.model.valued() if role in VALUED else run.model

@@ -422,6 +422,12 @@ def test_a_teacher_of_slime_is_one_more_pinned_copy() -> None:
     assert made(SLIME + "--colocate --advantage-estimator grpo").unplanned == ()
 
 
+def test_keys_of_the_critic_change_the_one_that_the_script_loads() -> None:
+    run = launched.workload(found(SLIME + "--colocate --advantage-estimator ppo"), None, ["critic.model=qwen3-1.7b"])
+    critic = one(run.critic)
+    assert (critic.model, critic.process, critic.trained) == (by_name("qwen3-1.7b").valued(), True, True)
+
+
 def test_slimes_critic_sleeps_in_turns_also_where_the_engine_is_apart() -> None:
     run = made(SLIME + "--advantage-estimator ppo --rollout-num-gpus 8")
     assert (run.trainer.offload, one(run.critic).trainer.offload) == ("dropped", "parameters+optimizer")
