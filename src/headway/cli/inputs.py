@@ -15,7 +15,7 @@ from headway.facts import machines, probe, shapes
 from headway.facts.machine import Limit, Machine
 from headway.facts.names import like
 from headway.facts.shapes import ModelShape
-from headway.facts.workload import Layout, Workload
+from headway.facts.workload import ROLES, Layout, Workload
 from headway.foreign import presets
 from headway.units import parse_bytes
 
@@ -312,8 +312,12 @@ def check_layout(workload: Workload, machine: Machine) -> None:
     """InputError for a run of more devices than the machine has."""
     layout, there, engine = workload.layout, machine.device_count, workload.engine
     apart = 0 if engine is None or engine.colocated else engine.devices
+    others = f", engine.devices = {apart}" if apart else ""
+    for name, each in workload.by_field.items():
+        if each.group:
+            others += f", {ROLES[name]} {each.layout.nodes} x {each.layout.devices}"
+    apart += sum(workload.groups)
     if there and layout.ranks + apart > there:
-        others = f", engine.devices = {apart}" if apart else ""
         raise InputError(
             f"layout.nodes = {layout.nodes}, layout.devices = {layout.devices}{others}: {machine.name} has {there} "
             f"device{'s' if there > 1 else ''}; set fewer, or name a machine with more, such as "

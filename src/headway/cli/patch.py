@@ -103,10 +103,12 @@ def _planned_again(launch: Launch, made: Patched, case: Case, model: str | None,
     whole = launch.path.resolve()
     found = settings_of(read_text(made.text, launch.script.path, whole, root_of(whole)), root_of(whole))
     workload = planned_workload(found, model, keys)
-    if fits_surely(workload, case.machine):
-        return "fits"
     kinds = [each.kind for each in verdict(plan(workload, case.machine), case.machine)]
-    return "does not fit" if "does not fit" in kinds else "tight"
+    if "does not fit" in kinds:
+        return "does not fit"
+    if workload.in_no_line:
+        return "cannot tell"
+    return "fits" if fits_surely(workload, case.machine) else "tight"
 
 
 def _write(text: str, source: Path, out: Path) -> None:

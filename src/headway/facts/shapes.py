@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.facts.blocks import (
     HEADS,
@@ -296,6 +297,16 @@ class ModelShape(Struct, frozen=True, dict=True):
             + self.norm_parameters() * (2 if self.encoder_layers else 1) + self.masked_head_parameters()
             + self.vision_parameters + self.other_parameters
         )  # fmt: skip
+
+    def valued(self) -> "ModelShape":
+        """The model with one output a token in place of its vocabulary, as critics and reward models are.
+
+        The `hidden` parameters of that output are left out.
+
+        >>> table()["qwen3-8b"].valued().head_parameters()
+        0
+        """
+        return replace(self, tied=True, head_bias=False, mtp_layers=0)
 
     def active_parameters(self) -> int:
         """Parameters that one token passes: all, less the experts that it is not routed to.

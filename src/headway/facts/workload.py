@@ -7,6 +7,7 @@ Fields say what a trainer or an engine does with memory, not whose product it is
 from typing import Literal
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from headway.facts.blocks import LoraTargets
 from headway.facts.shapes import ModelShape
@@ -152,7 +153,8 @@ class Trainer(Struct, frozen=True):
     `updates` > 1 or a reference add the score phase; so does `scores`, where old log-probs are always computed.
     `compute_dtype` is that of gathered or cast weights, where it is not `param_dtype`.
     `loss`: "hidden-chunks" goes from hidden states to log-probs in chunks of `logprob_chunk` tokens; "logits" makes
-    all logits; "logits-chunks" makes all and takes the loss chunk by chunk; "fused" forms gradients chunk by chunk.
+    all logits; "logits-chunks" makes all and takes the loss chunk by chunk; "fused" forms gradients chunk by chunk;
+    "value": a head of one output a token instead of logits (critics and reward models).
     `kernels`: "eager" as the model's Python says, "fused" as compiled.
     `gradients_stay`: they outlive the step until the next backward pass.
     `offload`: where the trainer's state goes while an engine on the same devices generates. "none": it stays. "host":
@@ -183,7 +185,7 @@ class Trainer(Struct, frozen=True):
     grad_dtype: Dtype | None = None
     quant: Quant | None = None
     optimizer: Optimizer = field(default_factory=Optimizer)
-    loss: Literal["hidden-chunks", "logits", "logits-chunks", "fused"] = "hidden-chunks"
+    loss: Literal["hidden-chunks", "logits", "logits-chunks", "fused", "value"] = "hidden-chunks"
     kernels: Literal["eager", "fused"] = "eager"
     temperature: bool = False
     gradients_stay: bool = False
@@ -287,6 +289,38 @@ class Layout(Struct, frozen=True):
         return self.nodes * self.devices
 
 
+class OtherModel(Struct, frozen=True):
+    """A whole model beside the one that answers: a critic, a reward model, a teacher, a reference on other devices.
+
+    `model` is its shape, without the output head where one value a token stands in its place; None where what the run
+    names (`named`) tells no sizes, so that it is in no line. `trainer` says how it is held and computed, in the words
+    of the actor's. `trained`: it takes gradients and has an optimizer; others only score. `layout` divides it over
+    ranks. `group` 0 shares the trainer's devices; models of one number above share
+    devices of their own, behind those of trainer and engine. `in_host`: its parameters stay in pinned host memory and
+    come to the device block by block. `process`: its ranks are processes of their own, not the trainer's.
+    `together`: it is trained in one backward pass with the actor.
+    """
+
+    model: ModelShape | None
+    trainer: Trainer
+    layout: Layout
+    trained: bool = False
+    group: int = 0
+    in_host: bool = False
+    process: bool = False
+    together: bool = False
+    named: str = ""
+
+
+Role = Literal["critic", "reward", "teacher", "reference"]
+ROLES: dict[str, Role] = {
+    "critic": "critic", "reward_model": "reward", "teacher": "teacher", "reference_model": "reference"
+}  # fmt: skip
+"""Fields of a Workload that hold another model -> its role in the ledger."""
+VALUED = frozenset({"critic", "reward"})
+"""Roles whose model has one output a token instead of logits."""
+
+
 class Workload(Struct, frozen=True):
     """One run: model, trainer, engine and the processes beside them.
 
@@ -302,6 +336,8 @@ class Workload(Struct, frozen=True):
     does.
     `loads`: the "first" rank reads the whole model into host memory for all, or "each" does.
     `tools_limit_bytes`: what tools and environments of all samples may take of a node's host memory.
+    `critic`, `reward_model`, `teacher` and `reference_model` are whole models of their own (`trainer.reference` is a
+    frozen copy beside the actor). `unplanned` says, in words, what holds memory and is in no line.
     """
 
     model: ModelShape
@@ -328,6 +364,53 @@ class Workload(Struct, frozen=True):
     save_every: int = 0
     eval_every: int = 0
     unknown: tuple[str, ...] = ()
+    critic: OtherModel | None = None
+    reward_model: OtherModel | None = None
+    teacher: OtherModel | None = None
+    reference_model: OtherModel | None = None
+    unplanned: tuple[str, ...] = ()
+
+    @property
+    def others(self) -> tuple[tuple[Role, OtherModel], ...]:
+        """The models beside the actor's whose sizes are known, each with its role."""
+        return tuple((ROLES[name], each) for name, each in self.by_field.items() if each.model is not None)
+
+    @property
+    def in_no_line(self) -> tuple[str, ...]:
+        """What holds memory and is not planned, in words: `unplanned`, and models whose sizes nobody said."""
+        unknown = (
+            f"{ROLES[name]} ({each.named}): its sizes are not known; --set {name}.model=NAME"
+            for name, each in self.by_field.items()
+            if each.model is None
+        )
+        return (*unknown, *self.unplanned)
+
+    @property
+    def by_field(self) -> dict[str, OtherModel]:
+        """All models beside the actor's, by the name of their field."""
+        found = {
+            "critic": self.critic, "reward_model": self.reward_model, "teacher": self.teacher,
+            "reference_model": self.reference_model,
+        }  # fmt: skip
+        return {name: each for name, each in found.items() if each is not None}
+
+    def placed(self, layout: Layout) -> "Workload":
+        """The run on other devices: models that share the trainer's, and are divided as it is, go with it."""
+        moved = {
+            name: replace(each, layout=layout)
+            for name, each in self.by_field.items()
+            if not each.group and each.layout == self.layout
+        }
+        return replace(self, layout=layout, **moved)
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """Devices of each group of other models that have devices of their own, in order."""
+        sizes: dict[int, int] = {}
+        for each in self.by_field.values():
+            if each.group:
+                sizes[each.group] = max(sizes.get(each.group, 0), each.layout.ranks)
+        return tuple(sizes[group] for group in sorted(sizes))
 
     @property
     def first_save(self) -> int:

@@ -6,7 +6,7 @@ from typing import Any, get_type_hints
 
 from headway.facts.machines import names
 from headway.facts.shapes import table as shapes
-from headway.facts.workload import Workload
+from headway.facts.workload import ROLES, OtherModel, Workload
 from headway.foreign.presets import PRESETS, value
 from headway.foreign.settings import SIZES, Setting, record_in, table
 from headway.units import format_bytes
@@ -27,8 +27,8 @@ those that a run usually chooses itself are listed in the plan as assumed until 
 
     headway plan qwen3-4B --trainer miles-fsdp --machine gb10 --set rollout.max_answer=256
 
-- A **section** that may be absent (`trainer.lora`, `trainer.quant`, `engine`, `engine.quant`) is made by setting one
-  of its keys, and taken away by `none`: `--set trainer.lora.rank=16`, `--set engine=none`.
+- A **section** that may be absent (`trainer.lora`, `trainer.quant`, `engine`, `engine.quant`, `critic`) is made by
+  setting one of its keys, and taken away by `none`: `--set trainer.lora.rank=16`, `--set engine=none`.
 - **Sizes** are bytes, or text: `512MiB`, `1.5GiB` (GiB = 2^30), `2GB` (GB = 10^9).
 - `machine.host` is the one key that is the machine's: how much host memory each node has.
 - A key that is not listed here is an error that names the nearest one.
@@ -62,7 +62,9 @@ def _sections(record: type[Any], path: str) -> list[tuple[str, type[Any]]]:
     found = [(path, record)]
     for name, kind in get_type_hints(record).items():
         inner = record_in(kind)
-        if inner is not None and name != "model":
+        if inner is OtherModel:
+            found += [] if any(each is OtherModel for _, each in found) else [(f"{name}.", inner)]
+        elif inner is not None and name != "model":
             found += _sections(inner, f"{path}{name}.")
     return found
 
@@ -73,8 +75,21 @@ def _section(path: str, record: type[Any]) -> str:
     title = path.removesuffix(".") or "The run itself"
     lines = [f"## {title}", "", about, "", f"| key | accepts | {' | '.join(f'`{name}`' for name in SHOWN)} |"]
     lines.append("|---|---|" + "---|" * len(SHOWN))
-    lines += [_row(each) for key, each in table().items() if key.rpartition(".")[0] == path.removesuffix(".")]
+    if record is OtherModel:
+        *names, last = (f"`{name}`" for name in ROLES if f"{name}." != path)
+        lines[3:3] = [
+            "",
+            f"{', '.join(names)} and {last} have the same keys. The first one that is set makes the model, "
+            "like the actor in everything else, and `none` takes it away.",
+        ]
+    lines += [_row(each) for key, each in table().items() if _section_of(key) == path.removesuffix(".")]
     return "\n".join(lines) + "\n"
+
+
+def _section_of(key: str) -> str:
+    """The section that a key is shown in: all keys of another model are in its own."""
+    first = key.partition(".")[0]
+    return first if first in ROLES else key.rpartition(".")[0]
 
 
 def _row(setting: Setting) -> str:

@@ -7,10 +7,11 @@ from msgspec.structs import replace
 
 from headway.errors import InputError
 from headway.facts.shapes import ModelShape
-from headway.facts.workload import Workload
+from headway.facts.workload import ROLES, Offload, OtherModel, Workload
 from headway.foreign import presets
 from headway.foreign.found import Found, Setting
 from headway.foreign.megatron_flags import offloaded
+from headway.foreign.settings import apply
 from headway.foreign.shape_flags import shape_of
 
 TRAINERS: dict[tuple[str, str], tuple[str, ...]] = {
@@ -57,14 +58,53 @@ def workload(found: Found, shape: ModelShape | None = None, overrides: Sequence[
     model = shape if shape is not None else shape_of(found)
     given = {each.partition("=")[0].strip() for each in overrides}
     said = [f"{key}={value}" for key, value in settings(found).items() if key not in given]
+    # keys of other models change those that the script loads
+    of_others = [each for each in overrides if each.partition(".")[0].partition("=")[0].strip() in ROLES]
     try:
-        run = presets.workload(model, preset, [*said, *overrides])
+        run = presets.workload(model, preset, [*said, *(each for each in overrides if each not in of_others)])
     except InputError as error:
         raise InputError(*(in_flags(text, found, overrides) for text in error.problems)) from None
     system = "miles-megatron" if (found.system, found.value("trainer_backend")) == ("miles", "megatron") else ""
     trainer = replace(run.trainer, system=system) if system and run.trainer.system == "slime" else run.trainer
+    run = apply(with_critic(found, replace(run, trainer=trainer)), of_others)
+    if "use-opd" in found.flags and (kind := (found.flags.get("opd-type") or ("",))[0]) != "megatron":
+        text = f"teacher: --opd-type {kind or 'is not known'}, a server that this script does not describe"
+        run = replace(run, unplanned=(*run.unplanned, text))
     hidden = tuple(f"{', '.join(keys)}: {why}" for why, keys in _by_reason(found).items())
-    return replace(run, trainer=trainer, unknown=(*run.unknown, *hidden, *found.unread, *found.notes))
+    return replace(run, unknown=(*run.unknown, *hidden, *found.unread, *found.notes))
+
+
+def with_critic(found: Found, run: Workload) -> Workload:
+    """The run with its critic: a second group of the same trainer, which sleeps in host memory while others work.
+
+    Old versions take `--critic-num-nodes` and `--critic-num-gpus-per-node` for devices of its own; later ones have it
+    on the actor's.
+    """
+    why = found.unknown.get("critic_loaded")
+    if why is not None:
+        text = f"critic: whether one is loaded is not known ({why})"
+        return replace(run, unplanned=(*run.unplanned, text))
+    if found.value("critic_loaded") is not True:
+        return run
+    counts = [found.flags.get(f"critic-num-{name}", (None,))[0] for name in ("nodes", "gpus-per-node")]
+    numbers = [int(text) if text is not None and text.isdigit() and int(text) else None for text in counts]
+    layout, group = run.layout, 0
+    # arguments that a log prints have both in every version, and by default they are the actor's
+    printed = "use-critic" in found.flags and numbers == [layout.nodes, layout.devices]
+    if any(numbers) and not printed:
+        nodes, devices = numbers[0] or layout.nodes, numbers[1] or layout.devices
+        group, ranks = 1, nodes * devices
+        shared = layout.tensor * layout.pipeline * layout.context
+        layout = replace(
+            layout, nodes=nodes, devices=devices, shards=ranks if layout.shards > 1 else 1,
+            replicas=max(1, ranks // shared) if layout.replicas > 1 else 1,
+        )  # fmt: skip
+    away: Offload = "parameters+optimizer" if run.trainer.offload != "none" else "none"
+    trainer = replace(
+        run.trainer, reference="none", copies=(), loss="value", offload=away, entropy=False, temperature=False
+    )
+    critic = OtherModel(run.model.valued(), trainer, layout, trained=True, group=group, process=True)
+    return replace(run, critic=critic)
 
 
 def in_flags(text: str, found: Found, overrides: Sequence[str] = ()) -> str:
@@ -101,7 +141,6 @@ def _flags(found: Found) -> dict[str, str]:
 
 def _of_others(found: Found, shape: ModelShape, overrides: Sequence[str]) -> Workload:
     from headway.foreign import runs
-    from headway.foreign.settings import apply
 
     return apply(runs.workload(found, shape), overrides)
 
@@ -176,6 +215,15 @@ def _engine(found: Found) -> dict[str, Setting]:
     return told
 
 
+def _copies(found: Found) -> tuple[str, ...]:
+    """Models whose parameters wait in pinned host memory and take the actor's place to score."""
+    teacher = "use-opd" in found.flags and found.flags.get("opd-type") == ("megatron",)
+    old = "keep-old-actor" in found.flags
+    rollout = old and found.flags.get("update-weights-interval", ("1",)) == ("1",)
+    names = (("teacher", teacher), ("old_actor", old), ("rollout_actor", rollout))
+    return tuple(name for name, loaded in names if loaded)
+
+
 def _trainer(found: Found, megatron: bool) -> dict[str, Setting]:
     told: dict[str, Setting] = {}
     loaded = found.value("reference_loaded")
@@ -197,6 +245,11 @@ def _trainer(found: Found, megatron: bool) -> dict[str, Setting]:
         every = found.value(f"{key}_interval")
         if isinstance(every, int) and every > 0:
             told[f"{key}_every"] = every
+    if found.value("critic_loaded") is True and megatron:
+        # a critic always sends both to the host in turns
+        told["trainer.offload"] = "dropped"
+    if megatron and (copies := _copies(found)):
+        told["trainer.copies"] = ",".join(("actor", *copies))
     if "async-save" in found.flags:
         told["checkpoint"] = "async"
     if found.value("dtype") == "fp16":

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from headway.errors import InputError
 from headway.facts.shapes import ModelShape
-from headway.facts.workload import Engine, Layout, Lora, Optimizer, Quant, Rollout, Trainer, Workload
+from headway.facts.workload import ROLES, Engine, Layout, Lora, Optimizer, Quant, Rollout, Trainer, Workload
 from headway.foreign import settings
 from headway.units import GIB
 
@@ -244,7 +244,12 @@ def _settled(run: Workload, given: set[str]) -> Workload:
         trainer = replace(trainer, offload="none")
     if trainer.system == "headway" and trainer.lora is not None and trainer.reference == "copy":
         trainer = replace(trainer, reference="adapter-off")
-    return replace(run, layout=layout, trainer=trainer)
+    others = {
+        name: replace(getattr(run, name), layout=layout)
+        for name in ROLES
+        if getattr(run, name) is not None and not any(key.startswith(f"{name}.layout.") for key in given)
+    }
+    return replace(run, layout=layout, trainer=trainer, **others)
 
 
 def contradictions(run: Workload) -> list[str]:

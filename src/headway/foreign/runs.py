@@ -164,10 +164,23 @@ def workload(found: Found, shape: ModelShape) -> Workload:
     if build is None:
         raise InputError(f"{found.system}: runs of it are not planned from scripts; name the trainer with --trainer")
     reading = Reading(found)
-    made = build(reading, shape)
+    made = _with_others(reading, build(reading, shape))
     unread = tuple(f"not read: {text}" for text in found.unread)
     made = replace(made, save_every=_every(found, "save_interval"), eval_every=_every(found, "eval_interval"))
     return replace(made, unknown=tuple(dict.fromkeys((*made.unknown, *reading.notes, *unread, *shape.assumed))))
+
+
+def _with_others(reading: Reading, made: Workload) -> Workload:
+    """The run with the models beside its actor, and what of it is in no line."""
+    if reading.found.system == "megatron":
+        return made
+    from headway.foreign.models import unplanned, with_others
+
+    made = with_others(reading, made)
+    if made.engine is None and reading.found.system in ("verl", "openrlhf") and made.trainer.scores:
+        name = reading.found.value("engine") or "the engine"
+        made = unplanned(made, f"{name}, which generates: only vllm and sglang are planned")
+    return made
 
 
 def _every(found: Found, key: str) -> int:
@@ -216,8 +229,6 @@ def _verl(reading: Reading, shape: ModelShape) -> Workload:
     trainer = _verl_megatron(reading) if is_megatron else _verl_fsdp(reading)
     cap, rows = _batching(reading)
     trainer = replace(trainer, updates=reading.whole("num_steps_per_rollout", 1), cap=cap, rows=rows)
-    if reading.on("critic_loaded"):
-        reading.notes.append("the critic and its optimizer are in no line")
     layout = _megatron_layout(reading, _verl_stages(reading)) if is_megatron else _verl_layout(reading)
     made = _run(shape, trainer, rollout, layout, _verl_engine(reading, rollout))
     mode = "sync" if found.value("mode") != "async" else "one-step-off" if "one_step" in found.program else "async"
@@ -354,7 +365,6 @@ def _megatron_layout(reading: Reading, stages: dict[str, int | None]) -> Layout:
 def _verl_engine(reading: Reading, rollout: Rollout) -> Engine | None:
     name = reading.found.value("engine")
     if name not in ("vllm", "sglang"):
-        reading.notes.append(f"the engine {name or 'that generates'} is in no line: only vllm and sglang are planned")
         return None
     total, bucket = reading.found.value("max_total_len"), reading.found.value("update_weight_buffer_bytes")
     sleeps = reading.flag(f"{ROLLOUT}.free_cache_engine", default=True)
@@ -397,8 +407,6 @@ def _trl(reading: Reading, shape: ModelShape) -> Workload:
     else:
         rollout = Rollout(max(1, batch), 1, 0, reading.whole("max_total_len", 1024), 0, 0, 1)
     trainer = _trl_trainer(reading, rows, is_sampling)
-    if reading.on("critic_loaded"):
-        reading.notes.append("the critic and its optimizer are in no line")
     made = _run(shape, trainer, rollout, layout, _trl_engine(reading, rollout) if is_sampling else None)
     return replace(made, **{key: found.derived[key] for key in ("gathers", "loads") if key in found.derived})
 
@@ -505,8 +513,6 @@ def _openrlhf(reading: Reading, shape: ModelShape) -> Workload:
         loss="logits",
         offload="optimizer" if reading.flag(*SLEEPS) else "none", cap=cap, rows=rows,
     )  # fmt: skip
-    if is_rl and reading.on("critic_loaded"):
-        reading.notes.append("the critic, the reward model and their optimizer are in no line")
     made = _run(shape, trainer, rollout, layout, _openrlhf_engine(reading, rollout) if is_rl else None)
     return replace(made, ray=is_rl, mode="async" if found.value("mode") == "async" else "sync")
 

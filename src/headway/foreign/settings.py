@@ -11,13 +11,20 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headway.errors import InputError
-from headway.facts.workload import Engine, Layout, Lora, Quant, Workload
+from headway.facts.shapes import ModelShape
+from headway.facts.workload import ROLES, VALUED, Engine, Layout, Lora, Offload, OtherModel, Quant, Workload
 from headway.units import parse_bytes
 
 SIZES = {"rollout.kv_budget", "engine.bucket", "reward_limit_bytes", "weights_file_bytes", "tools_limit_bytes"}
 """Keys whose value is a size and may be written as 512MiB."""
-NOT_SET = {"model", "unknown"}
+NOT_SET = {"model", "unknown", "unplanned"}
 """Fields that are no keys: the model is named on its own, and what is unknown is said by who reads a run."""
+OF_OTHERS = {
+    "model", "group", "in_host", "process", "trainer.rows", "trainer.cap", "trainer.offload", "trainer.checkpointing",
+    "trainer.param_dtype", "trainer.optimizer.state_dtype", "trainer.optimizer.offload", "layout.nodes",
+    "layout.devices", "layout.shards", "layout.replicas", "layout.tensor", "layout.pipeline", "layout.context",
+}  # fmt: skip
+"""Keys of another model, such as `critic`; in the rest it is like the actor."""
 FRESH: dict[str, Any] = {
     "trainer.lora": Lora(16, "all-linear"),
     "trainer.quant": Quant("nf4"),
@@ -42,7 +49,14 @@ class Setting(Struct, frozen=True):
 @cache
 def table() -> dict[str, Setting]:
     """All keys by path, in the order of the records."""
-    return {each.path: each for each in _settings(Workload, "")}
+    found = {each.path: each for each in _settings(Workload, "")}
+    return {path: each for path, each in found.items() if not _is_fixed(path)}
+
+
+def _is_fixed(path: str) -> bool:
+    """Whether a key of another model is not set on its own."""
+    role, _, key = path.partition(".")
+    return role in ROLES and key not in OF_OTHERS
 
 
 def _settings(record: type[Struct], prefix: str) -> Iterator[Setting]:
@@ -52,6 +66,7 @@ def _settings(record: type[Struct], prefix: str) -> Iterator[Setting]:
         if path in NOT_SET:
             continue
         section = record_in(kinds[name])
+        section = None if section is ModelShape else section
         if section is None:
             yield Setting(path, kinds[name], _accepts(path, kinds[name]))
         else:
@@ -71,6 +86,8 @@ def record_in(kind: Any) -> type[Struct] | None:
 def _accepts(path: str, kind: Any) -> str:
     if path in SIZES:
         return "a size such as 512MiB"
+    if record_in(kind) is ModelShape:
+        return "a model of the built-in table"
     origin = get_origin(kind)
     if origin is Literal:
         return "one of " + ", ".join(map(str, get_args(kind)))
@@ -102,7 +119,7 @@ def apply(workload: Workload, settings: Sequence[str]) -> Workload:
 
 
 def _set(workload: Workload, path: str, text: str) -> Workload:
-    if path in FRESH and text.lower() == "none":
+    if path in {*FRESH, *ROLES} and text.lower() == "none":
         without: Workload = _put(workload, path.split("."), None, "")
         return without
     known = table().get(path)
@@ -119,11 +136,38 @@ def _put(record: Any, path: list[str], value: Any, prefix: str) -> Any:
         return replace(record, **{name: value})
     here = f"{prefix}{name}"
     inner = getattr(record, name)
-    inner = FRESH[here] if inner is None else inner
+    if inner is None:
+        inner = like_the_actor(record, here) if here in ROLES else FRESH[here]
     return replace(record, **{name: _put(inner, rest, value, f"{here}.")})
 
 
+def like_the_actor(run: Workload, name: str) -> OtherModel:
+    """A model beside the actor, held as the actor is and of its sizes: what the first key that is set starts from."""
+    trainer, role = run.trainer, ROLES[name]
+    away: Offload = "parameters+optimizer" if trainer.offload == "dropped" else trainer.offload
+    held = replace(
+        trainer, reference="none", copies=(), offload=away, entropy=False,
+        loss="value" if role in VALUED else trainer.loss,
+        temperature=False,
+    )  # fmt: skip
+    shape = run.model.valued() if role in VALUED else run.model
+    return OtherModel(shape, held, run.layout, trained=role == "critic")
+
+
+def _shape(setting: Setting, text: str) -> ModelShape:
+    from headway.facts.shapes import by_name, nearest
+
+    found = by_name(text)
+    if found is None:
+        near = nearest(text)
+        hint = f"; nearest are {', '.join(near)}" if near else ""
+        raise InputError(f"--set {setting.path}={text}: no such model in the built-in table{hint}")
+    return found.valued() if ROLES[setting.path.partition(".")[0]] in VALUED else found
+
+
 def _value(setting: Setting, text: str) -> Any:
+    if record_in(setting.kind) is ModelShape:
+        return _shape(setting, text)
     if setting.path in SIZES:
         try:
             return parse_bytes(text)
@@ -181,7 +225,11 @@ _AT_LEAST_ONE = {
     "trainer.updates", "trainer.lora.rank", "rollout.prompts", "rollout.samples", "rollout.max_answer", "steps",
     "threads", "engine.memory_fraction", "engine.tensor_parallel", "engine.pipeline_parallel", "engine.max_seqs",
     "engine.max_batched_tokens",
-    *(f"layout.{name}" for name in Layout.__struct_fields__ if name != "sequence_parallel"),
+    *(
+        f"{section}layout.{name}"
+        for section in ("", *(f"{role}." for role in ROLES))
+        for name in Layout.__struct_fields__ if name != "sequence_parallel"
+    ),
 }  # fmt: skip
 
 

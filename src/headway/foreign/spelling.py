@@ -14,6 +14,7 @@ SpellKey = Literal[
     "trainer.logprob_chunk", "trainer.loss", "trainer.param_dtype", "trainer.lora", "trainer.quant",
     "trainer.optimizer.state_dtype", "trainer.optimizer.in_backward",
     "engine.memory_fraction", "model", "layout.devices", "layout.nodes",
+    "critic.trainer.rows", "critic.trainer.cap", "critic.trainer.offload",
 ]  # fmt: skip
 """Keys of a Workload that a remedy may change; "model" is the model itself, "trainer.lora" the rank."""
 
@@ -96,6 +97,10 @@ _VERL = {
     "trainer.loss": "actor_rollout_ref.model.use_fused_kernels=True",
     "trainer.param_dtype": "actor_rollout_ref.actor.fsdp_config.model_dtype=bfloat16",
     "trainer.lora": "actor_rollout_ref.model.lora_rank={value}",
+    "critic.trainer.rows": "critic.ppo_micro_batch_size_per_gpu={value}",
+    "critic.trainer.cap": "critic.ppo_max_token_len_per_gpu={value}",
+    "critic.trainer.offload": "critic.model.fsdp_config.param_offload=True "
+    "critic.model.fsdp_config.optimizer_offload=True",
     "engine.memory_fraction": "actor_rollout_ref.rollout.gpu_memory_utilization={before} -> {value}",
     "model": "actor_rollout_ref.model.path={value}",
     "layout.devices": "trainer.n_gpus_per_node={value}",
@@ -154,7 +159,10 @@ SPELLINGS: dict[str, dict[str, str]] = {
     },
     "verl": _VERL,
     "verl-fsdp": _VERL,
-    "verl-megatron": {key: text for key, text in _VERL.items() if key not in ("trainer.param_dtype", "trainer.loss")},
+    "verl-megatron": {
+        **{key: text for key, text in _VERL.items() if key not in ("trainer.param_dtype", "trainer.loss")},
+        "critic.trainer.offload": "critic.megatron.param_offload=True critic.megatron.optimizer_offload=True",
+    },
     "openrlhf": {
         "rollout.prompts": "--rollout_batch_size {value}",
         "rollout.samples": "--n_samples_per_prompt {value}",

@@ -529,7 +529,8 @@ def _reference(into: Gather, options: Options, kind: str) -> None:
         into.derive("use_kl_loss", bool(strength))
         loaded = bool(strength)
     else:
-        loaded = kind in ("dpo", "kto", "gkd")
+        # DPO needs none where its log-probs are computed before; GKD's other model is its teacher
+        loaded = kind in ("dpo", "kto") and not options.on("precompute_ref_log_probs")
     if loaded and "lora_rank" in into.unknown:
         into.cannot("reference_loaded", into.unknown["lora_rank"])
         return

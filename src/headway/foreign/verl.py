@@ -128,6 +128,36 @@ DETAILS = (
     f"{ACTOR}.optim.override_optimizer_config.optimizer_offload_fraction",
 )  # fmt: skip
 """What a plan asks for beside the keys of `Found`: in its `flags`, wherever it is written."""
+CRITIC_FSDP = ("critic.model.fsdp_config", "critic.fsdp_config", "critic.fsdp")
+PATHS = ("critic.model.path", "reward_model.model.path", f"{REF}.model.path")
+"""Checkpoints of other models than the actor."""
+OTHERS = (
+    "critic.strategy", "critic.ppo_micro_batch_size_per_gpu", "critic.ppo_micro_batch_size", "critic.use_dynamic_bsz",
+    "critic.ppo_max_token_len_per_gpu", "critic.ulysses_sequence_parallel_size",
+    "critic.model.enable_gradient_checkpointing", "critic.model.lora_rank",
+    *(
+        f"{section}.{key}" for section in CRITIC_FSDP
+        for key in ("param_offload", "optimizer_offload", "offload_policy", "model_dtype", "fsdp_size")
+    ),
+    *(
+        f"{section}.megatron.{key}" for section in ("critic", "reward_model")
+        for key in (
+            "param_offload", "optimizer_offload", "tensor_model_parallel_size", "pipeline_model_parallel_size",
+            "context_parallel_size", "expert_model_parallel_size", "sequence_parallel",
+            "override_transformer_config.recompute_granularity",
+        )
+    ),
+    *(
+        f"{section}.{key}" for section in ("reward_model", "reward.reward_model")
+        for key in ("enable", "enable_resource_pool", "rollout.name", "nnodes", "n_gpus_per_node", "strategy",
+                    "micro_batch_size_per_gpu", "micro_batch_size", "use_dynamic_bsz",
+                    "forward_max_token_len_per_gpu")
+    ),
+    "algorithm.adv_estimator", "distillation.enabled",
+)  # fmt: skip
+"""The same of the models beside the actor."""
+ENABLE = ("reward_model.enable", "reward.reward_model.enable", "distillation.enabled")
+"""Those that say whether there is one."""
 
 TRAINING = re.compile(
     r"verl\.trainer\.(?:main_ppo\w*|sft_trainer\w*|fsdp_sft_trainer|main_ppo_sync)"
@@ -179,7 +209,27 @@ def from_config(made: Config, program: str, launcher: tuple[object, ...] = ()) -
         got = made.get(path)
         if got.given and not got.why:
             flags[path] = (_shown(got.raw),)
+    for path in OTHERS:
+        got = made.get(path)
+        flags.pop(path, None)
+        if got.given and got.why and path in ENABLE:
+            flags[path] = (None,)
+        elif got.given and got.why and path.startswith("critic.") and into.value("critic_loaded") is not False:
+            into.unread.append(f"{path}: {got.why}")
+        elif got.given and not got.why and got.raw is not None:
+            flags[path] = (_shown(got.raw),)
+    for path in PATHS:
+        got = made.get(path)
+        flags.pop(path, None)
+        if got.given and (got.why or got.raw is not None):
+            flags[path] = (_same(got, model) or _shown(None if got.why else got.raw),)
     return into.found(flags=flags, model=name, program=program)
+
+
+def _same(got: Got, actor: Got) -> str:
+    """That a path is the actor's own, where it cannot be told but both are written alike; empty where it is not."""
+    alike = got.word is not None and actor.word is not None and got.word.shown == actor.word.shown
+    return "the actor's" if alike and got.why else ""
 
 
 def _shown(value: object) -> str:

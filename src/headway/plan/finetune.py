@@ -1,9 +1,13 @@
 """Training without an engine by another system: fine-tuning on given samples, one rank on its device."""
 
 from collections.abc import Iterator
+from math import ceil
+
+from msgspec.structs import replace
 
 from headway.facts.workload import Workload
 from headway.plan import host, offload, saving, training
+from headway.plan.generation import hf_generation
 from headway.plan.item import Entry, Item, Phases
 from headway.plan.ledger import Phase
 from headway.plan.rank import Rank
@@ -13,6 +17,12 @@ from headway.units import MIB
 SOURCE = "plan/finetune.py"
 WORKSPACES = Item("workspaces", 64 * MIB, 128 * MIB, "constant", "cuBLAS, reported 32 to 64 MiB on Hopper")
 COMMUNICATORS = Item("communicators", 600 * MIB, 1200 * MIB, "constant", "NCCL, 544 to 688 MB in its issue 964")
+
+
+GENERATING = frozenset({"trl"})
+"""Trainers of reinforcement learning that generate by themselves, with transformers, where they have no engine."""
+STAYS = training.PERMANENT | {WORKSPACES.item}
+"""Tensors that are there between passes."""
 
 
 def phases(workload: Workload) -> Phases:
@@ -44,7 +54,33 @@ def phases(workload: Workload) -> Phases:
         entries += _saving(workload, rank, items) if phase is Phase.SAVE else []
         entries.append(_on_host(workload, host.process(workload, phase)))
         found[phase] = (step, entries)
-    return found
+    if workload.trainer.system in GENERATING and workload.device == "cuda":
+        step, entries = found[Phase.TRAIN]
+        entries = [
+            entry for entry in entries if entry.item.item in STAYS or entry.quantity in ("device_used", "host")
+        ]
+        found[Phase.ROLLOUT] = (step, [*entries, *_generation(workload, rank)])
+    return {phase: found[phase] for phase in Phase if phase in found}
+
+
+def _generation(workload: Workload, rank: Rank) -> Iterator[Entry]:
+    """A rank's part of all samples of a rollout at once, in transformers' own loop (`plan/generation.py`).
+
+    The prompts' activations are gone when the cache is full, so only the bound has both. Where ranks divide the
+    parameters, all of them are gathered (TRL: `ds3_gather_for_generation`).
+    """
+    rollout, layout = workload.rollout, workload.layout
+    batch = ceil(rollout.prompts * rollout.samples / max(1, layout.ranks // layout.tensor))
+    made = hf_generation(
+        workload.model, workload.trainer.compute_dtype or workload.trainer.param_dtype, None, batch=batch,
+        prompt=rollout.max_prompt, new_tokens=rollout.max_answer, style="grown",
+    )  # fmt: skip
+    yield Entry("device", "allocated", "trainer", made.cache)
+    yield Entry("device", "allocated", "trainer", replace(made.prefill, bytes=0))
+    yield Entry("device", "reserved", "trainer", made.old_cache)
+    if rank.shards > 1:
+        size, text = rank.parameters * rank.style.size, f"{rank.parameters:,} parameters x {rank.style.size} B"
+        yield Entry("device", "allocated", "trainer", Item.exact("gathered blocks", size, text, SOURCE))
 
 
 def _tensors(workload: Workload, items: list[Item], rank: Rank, streams: int) -> list[Entry]:

@@ -215,6 +215,27 @@ def _set_model(workload: Workload, value: Scalar) -> Workload:
     return replace(workload, model=shape, weights_file_bytes=files)
 
 
+def _critic_offload(workload: Workload) -> tuple[Scalar, ...]:
+    critic, both = workload.critic, "parameters+optimizer"
+    return () if critic is None or critic.group or critic.trainer.offload == both else (both,)
+
+
+def _critic_cap(workload: Workload) -> tuple[Scalar, ...]:
+    """The longest sample, where a micro-batch of the critic may hold more; several ranks divide a sample's tokens."""
+    critic, longest = workload.critic, workload.rollout.longest
+    return () if critic is None or critic.trainer.cap <= longest else (longest,)
+
+
+def _of_critic(name: str) -> Callable[[Workload, Scalar], Workload]:
+    def put(workload: Workload, value: Scalar) -> Workload:
+        critic = workload.critic
+        if critic is None:
+            return workload
+        return replace(workload, critic=replace(critic, trainer=replace(critic.trainer, **{name: value})))
+
+    return put
+
+
 def _devices(workload: Workload) -> tuple[Scalar, ...]:
     return tuple(count for count in (2, 4, NODE_DEVICES) if count > workload.layout.devices)
 
@@ -226,13 +247,13 @@ def _nodes(workload: Workload) -> tuple[Scalar, ...]:
 def _set_devices(workload: Workload, value: Scalar) -> Workload:
     layout = workload.layout
     shards = layout.shards * int(value) // layout.devices
-    return replace(workload, layout=replace(layout, devices=int(value), shards=shards))
+    return workload.placed(replace(layout, devices=int(value), shards=shards))
 
 
 def _set_nodes(workload: Workload, value: Scalar) -> Workload:
     layout = workload.layout
     shards = layout.shards * int(value) // layout.nodes
-    return replace(workload, layout=replace(layout, nodes=int(value), shards=shards))
+    return workload.placed(replace(layout, nodes=int(value), shards=shards))
 
 
 MOVES: tuple[Move, ...] = (
@@ -254,6 +275,12 @@ MOVES: tuple[Move, ...] = (
         "trainer.reference", Cost.FREE, _reference(own=False), _field("trainer", "reference")
     ),
     Move("engine.memory_fraction", Cost.FREE, _fraction, _set_fraction),
+    Move("critic.trainer.offload", Cost.FREE, _critic_offload, _of_critic("offload")),
+    Move("critic.trainer.cap", Cost.FREE, _critic_cap, _of_critic("cap")),
+    Move(
+        "critic.trainer.rows", Cost.SLOWER,
+        lambda run: _halves(run.critic.trainer.rows, 1) if run.critic else (), _of_critic("rows"),
+    ),
     Move(
         "trainer.rows", Cost.SLOWER, lambda run: _halves(run.trainer.rows, 1),
         _field("trainer", "rows"),

@@ -7,7 +7,7 @@ from headway.plan import finetune, own
 from headway.plan.item import Entry, Item, Phases, Place
 from headway.plan.ledger import Ledger, Line, Phase
 from headway.plan.megatron import phases as megatron
-from headway.plan.placement import timeline
+from headway.plan.placement import others, timeline
 
 HOST, DEVICE, UNIFIED = "node[0].host", "node[0].device[0]", "node[0].unified"
 
@@ -64,9 +64,9 @@ def phases(workload: Workload, machine: Machine | None = None) -> Phases:
             raise InputError("an engine takes a share of its device: name the machine, such as --machine h100-80")
         return timeline.phases(workload, machine)
     if workload.trainer.system in megatron.SYSTEMS:
-        return megatron.phases(workload, machine)
+        return others.with_others(megatron.phases(workload, machine), workload)
     if workload.trainer.system != "headway":
-        return finetune.phases(workload)
+        return others.with_others(finetune.phases(workload), workload)
     calibrated = () if machine is None else machine.calibrated
     return own.phases(workload, next((base for base in calibrated if base.device == workload.device), None))
 

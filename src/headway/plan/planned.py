@@ -4,11 +4,10 @@ from msgspec import Struct
 
 from headway.facts.machine import Machine
 from headway.facts.workload import Workload
-from headway.plan.flight import refusals
 from headway.plan.ledger import Ledger
 from headway.plan.plan import plan
 from headway.plan.remedies import Advice, remedies
-from headway.plan.verdict import Outcome, deciding, longest_sample, overall, verdict
+from headway.plan.verdict import Outcome, judge, longest_sample, overall
 
 LONGEST = 1 << 20
 """Tokens up to which the longest sample is searched."""
@@ -37,13 +36,16 @@ class Planned(Struct, frozen=True):
 
     @property
     def fits(self) -> bool:
-        """Whether the expected peak is inside every known limit of every pool, and no engine refuses."""
-        return not self.outcome.refusals and all(each.kind != "does not fit" for each in self.outcome.pools)
+        """Whether all is planned, its expected peak is inside every known limit, and no engine refuses."""
+        return not (self.outcome.refusals or self.outcome.unplanned) and all(
+            each.kind != "does not fit" for each in self.outcome.pools
+        )
 
 
 def examine(workload: Workload, machine: Machine) -> Planned:
     """Plan a run and ask everything of the plan: some ten plans, and hundreds where it does not surely fit."""
     ledger = plan(workload, machine)
-    outcome = overall(verdict(ledger, machine), deciding(workload, machine), refusals(workload, ledger))
-    advice = NO_ADVICE if outcome.kind == "fits" else remedies(workload, machine)
+    outcome = judge(workload, machine, ledger)
+    fits = overall(outcome.pools, outcome.deciding, outcome.refusals).kind == "fits"
+    advice = NO_ADVICE if fits else remedies(workload, machine)
     return Planned(workload, machine, ledger, outcome, longest_sample(workload, machine, LONGEST), advice)

@@ -199,6 +199,8 @@ def loss_bytes(workload: Workload, rank: Rank, batch: Batch) -> tuple[int, int, 
     trainer, layout, shape = workload.trainer, workload.layout, rank.shape
     size, vocab = rank.style.size, ceil(shape.vocab / layout.tensor)
     chunk = min(batch.tokens, trainer.logprob_chunk or batch.tokens) * vocab
+    if trainer.loss == "value":
+        return 0, 0, 0
     if trainer.loss in ("hidden-chunks", "fused"):
         head = rank.embedding * size // layout.tensor if trainer.lora is None else 0
         return 2 * FP32 * chunk, 3 * FP32 * chunk + batch.tokens * shape.hidden * size + head, 0
@@ -239,12 +241,14 @@ def moments(workload: Workload, batch: Batch, rank: Rank | None = None) -> tuple
     whole, copies = blocks(workload, rank, batch, accumulate=accumulate), gathered(workload, rank)
     always, tail = _always(rank, batch), _tail_bytes(rank, batch)
     forward_loss, backward_loss, held = loss_bytes(workload, rank, batch)
-    head = rank.embedding * rank.style.size
+    # a value head is one output wide
+    vocab = 0 if trainer.loss == "value" else rank.shape.vocab
+    head = rank.shape.hidden * vocab * rank.style.size
     head_gradient = 0 if trainer.lora and not trainer.lora.embeddings else ceil(head / layout.tensor)
     # the sum of the chunks' gradients is copied for the reduction when the last one of them is gone
     summed = max(0, head_gradient - copies.head_gradients) if rank.habits.chunks else 0
     unpacked = head if trainer.quant is not None and rank.habits.packed_head else 0
-    in_head = held + batch.tokens * rank.style.size * ceil(rank.shape.vocab / layout.tensor)
+    in_head = held + batch.tokens * rank.style.size * ceil(vocab / layout.tensor)
     everything = _all_gradients(workload, rank, copies)
     before = everything if accumulate else 0
     waiting = 0 if accumulate else min(everything, head_gradient)

@@ -13,7 +13,8 @@ from headway.plan.ledger import Ledger, Line, Peak
 from headway.plan.plan import plan
 
 Kind = Literal["fits", "tight", "does not fit", "cannot tell"]
-"""Even the upper bound is inside every limit; only the expected peak is; not even that; no limit is known."""
+"""Even the upper bound is inside every limit; only the expected peak is; not even that; no limit is known, or what
+holds memory is in no line."""
 
 EXIT_CODES: dict[Kind, int] = {"fits": 0, "tight": 0, "does not fit": 3, "cannot tell": 4}
 """A tight plan exits like one that fits: what is expected is inside the limit, and a run may start with a warning."""
@@ -85,7 +86,8 @@ class PoolVerdict(Struct, frozen=True):
 class Outcome(Struct, frozen=True):
     """The verdict of a whole plan: of its pools, and what nobody said but would change it (`deciding`).
 
-    `refusals` say why the run does not work whatever its pools say, in words.
+    `refusals` say why the run does not work whatever its pools say, in words; `unplanned` what holds memory and is in
+    no line, so that pools that fit tell nothing.
 
     >>> Outcome("tight", (), ()).exit_code, Outcome("cannot tell", (), ()).exit_code
     (0, 4)
@@ -95,6 +97,7 @@ class Outcome(Struct, frozen=True):
     pools: tuple[PoolVerdict, ...]
     deciding: tuple[str, ...]
     refusals: tuple[str, ...] = ()
+    unplanned: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -128,13 +131,17 @@ def of_pool(ledger: Ledger, name: str, limits: Sequence[Limit]) -> PoolVerdict:
     return PoolVerdict(name, kind, peak, upper, margins, role, rank, tuple(lines[:LARGEST]))
 
 
-def overall(pools: Sequence[PoolVerdict], deciding: Sequence[str] = (), refusals: Sequence[str] = ()) -> Outcome:
+def overall(
+    pools: Sequence[PoolVerdict], deciding: Sequence[str] = (), refusals: Sequence[str] = (),
+    unplanned: Sequence[str] = (),
+) -> Outcome:  # fmt: skip
     """The verdict of the whole plan.
 
     "does not fit" if one pool does not, or an engine refuses (`flight.refusals`). "cannot tell" if something that
-    nobody said decides, or if a device, or the host of a plan without devices, has no known limit. A host without one
-    beside devices that have theirs is listed as such and holds nothing back: device memory is what a run is placed
-    by, and how much DRAM a node has is often not said. Otherwise "tight" if one pool is.
+    nobody said decides, if something holds memory that is in no line, or if a device, or the host of a plan without
+    devices, has no known limit. A host without one beside devices that have theirs is listed, and holds nothing back:
+    device memory is what a run is placed by, and how much DRAM a node has is often not said. Else "tight" if one
+    pool is.
     """
     decides = [each for each in pools if not is_host(each.pool)] or pools
     kinds = {each.kind for each in pools}
@@ -142,17 +149,18 @@ def overall(pools: Sequence[PoolVerdict], deciding: Sequence[str] = (), refusals
         kind: Kind = "cannot tell"
     elif refusals or "does not fit" in kinds:
         kind = "does not fit"
-    elif not decides or any(each.kind == "cannot tell" for each in decides):
+    elif unplanned or not decides or any(each.kind == "cannot tell" for each in decides):
         kind = "cannot tell"
     else:
         kind = "tight" if "tight" in kinds else "fits"
-    return Outcome(kind, tuple(pools), tuple(deciding), tuple(refusals))
+    return Outcome(kind, tuple(pools), tuple(deciding), tuple(refusals), tuple(unplanned))
 
 
-def judge(workload: Workload, machine: Machine) -> Outcome:
-    """Plan a run on a machine and give its verdict, with what nobody said and would change it."""
-    ledger = plan(workload, machine)
-    return overall(verdict(ledger, machine), deciding(workload, machine), refusals(workload, ledger))
+def judge(workload: Workload, machine: Machine, ledger: Ledger | None = None) -> Outcome:
+    """The verdict of a run on a machine, with what nobody said and would change it; `ledger` where it is planned."""
+    ledger = plan(workload, machine) if ledger is None else ledger
+    pools = verdict(ledger, machine)
+    return overall(pools, deciding(workload, machine), refusals(workload, ledger), workload.in_no_line)
 
 
 def is_host(pool: str) -> bool:

@@ -128,6 +128,8 @@ def _overall(outcome: Outcome) -> Text:
     if outcome.deciding:
         names = ", ".join(text.partition(" ")[0] for text in outcome.deciding)
         said = f"nobody said {names}, and half or twice of what is assumed would make the difference; --set it."
+    elif outcome.unplanned and outcome.kind == "cannot tell":
+        said = f"what is planned is not over a limit, but this holds memory too: {'; '.join(outcome.unplanned)}."
     return Text.assemble(_kind(outcome.kind), ": ", said, _host_unknown(outcome))
 
 
@@ -256,6 +258,8 @@ def _remedies(planned: Planned) -> Iterator[RenderableType]:
     advice = planned.advice
     if not advice.plans:
         return
+    if planned.outcome.unplanned:
+        yield Text(f"For what is planned, without: {'; '.join(planned.outcome.unplanned)}", style="dim")
     shown, fits = advice.remedies[:REMEDIES], any(each.fits for each in advice.remedies)
     yield Text()
     if impossible := [line for each in planned.outcome.pools if (line := no_model_fits(planned.ledger, each))]:

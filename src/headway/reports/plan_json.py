@@ -31,6 +31,7 @@ def document(planned: Planned, trainer: str) -> Document:
         "remedies": [_remedy(planned, remedy) for remedy in advice.remedies],
         "without_effect": [_remedy(planned, remedy) for remedy in advice.without_effect],
         "refusals": list(planned.outcome.refusals),
+        "unplanned": list(planned.outcome.unplanned),
         "unknown": list(workload.unknown),
         "deciding": list(planned.outcome.deciding),
         "lines": [{**asdict(line), "phase": str(line.phase)} for line in planned.ledger.lines],

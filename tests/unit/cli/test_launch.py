@@ -39,6 +39,52 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
+PPO = (
+    "python3 -m verl.trainer.main_ppo data.max_prompt_length=512 data.max_response_length=512 "
+    "actor_rollout_ref.model.path=Qwen/Qwen3-4B actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2 "
+    "actor_rollout_ref.rollout.gpu_memory_utilization=0.4 trainer.n_gpus_per_node=8 trainer.nnodes=1"
+)
+
+
+class TestModelsBesideTheActor:
+    def test_a_critic_of_unknown_size_is_in_the_headline_and_in_the_json(self) -> None:
+        words = ["--machine", "8xh100-80", "--", *PPO.split(), "critic.model.path=/m/our-critic"]
+        shown = call(*words)
+        assert shown.exit_code == 4
+        text = " ".join(shown.stdout.split())
+        assert (
+            "Cannot tell: what is planned is not over a limit, but this holds memory too: critic (critic.model.path "
+            "/m/our-critic): its sizes are not known; --set critic.model=NAME."
+        ) in text
+        assert "Fits: even" not in text
+        found = json.loads(call("--json", *words).stdout)
+        assert found["verdict"] == "cannot tell"
+        assert found["unplanned"] == [
+            "critic (critic.model.path /m/our-critic): its sizes are not known; --set critic.model=NAME"
+        ]
+        told = call("--set", "critic.model=qwen3-4B", *words)
+        assert (told.exit_code, "Fits: even" in told.stdout) == (0, True)
+
+    def test_a_critic_of_known_size_is_in_the_plan(self) -> None:
+        found = json.loads(call("--json", "--machine", "8xh100-80", "--", *PPO.split()).stdout)
+        assert (found["verdict"], found["unplanned"]) == ("fits", [])
+        assert {line["role"] for line in found["lines"]} >= {"trainer", "critic", "engine"}
+
+    def test_devices_of_their_own_count(self) -> None:
+        command = (
+            "python3 -m openrlhf.cli.train_ppo_ray --pretrain Qwen/Qwen3-4B --reward_pretrain Qwen/Qwen3-4B "
+            "--actor_num_gpus_per_node 4 --critic_num_gpus_per_node 4 --ref_num_gpus_per_node 2 "
+            "--reward_num_gpus_per_node 2 --vllm_num_engines 4 --zero_stage 3 --micro_train_batch_size 1"
+        )
+        words = command.split()
+        shown = call("--machine", "8xh100-80", "--", *words)
+        assert isinstance(shown.exception, InputError)
+        assert "critic 1 x 4, reward 1 x 2, reference 1 x 2: 8xh100-80 has 8 devices" in " ".join(
+            str(shown.exception).split()
+        )
+        assert call("--machine", "2x8xh100-80", "--", *words).exit_code in (0, 3)
+
+
 class TestStep75:
     def test_the_plan(self) -> None:
         shown = call(STEP_75, "--model", "qwen3-30B-A3B", *B200, "--at-step", "75")

@@ -3,8 +3,8 @@
 import pytest
 
 from headway.errors import InputError
-from headway.facts.shapes import by_name
-from headway.facts.workload import Lora, Workload
+from headway.facts.shapes import ModelShape, by_name
+from headway.facts.workload import ROLES, Lora, Workload
 from headway.foreign.presets import value, workload
 from headway.foreign.settings import apply, table
 
@@ -37,16 +37,34 @@ def test_a_key_of_an_absent_section_makes_it_and_none_takes_it_away() -> None:
 
 def test_every_key_reads_back_what_its_workload_holds() -> None:
     """Setting a key to its own value changes nothing: no key is lost on the way through text."""
-    run = apply(example(), ["trainer.lora.rank=8", "trainer.quant.kind=nf4", "engine.quant.kind=fp8"])
+    others = [f"{role}.group=0" for role in ROLES]
+    run = apply(example(), ["trainer.lora.rank=8", "trainer.quant.kind=nf4", "engine.quant.kind=fp8", *others])
     for path in table():
         held = value(run, path)
+        if isinstance(held, ModelShape):
+            held = held.name
         text = "none" if held is None else str(held).lower() if isinstance(held, bool) else str(held)
         assert apply(run, [f"{path}={text}"]) == run, path
+
+
+def test_the_first_key_of_another_model_makes_it_like_the_actor_and_none_takes_it_away() -> None:
+    run = example()
+    made = apply(run, ["critic.trainer.rows=2", "critic.model=qwen3-1.7b", "teacher.in_host=true"])
+    assert made.critic is not None
+    assert made.teacher is not None
+    assert (made.critic.trained, made.critic.trainer.rows, made.critic.trainer.loss) == (True, 2, "value")
+    assert (made.critic.model.name, made.critic.model.head_parameters()) == ("qwen3-1.7B", 0)
+    assert (made.teacher.trained, made.teacher.in_host, made.teacher.model) == (False, True, run.model)
+    assert made.teacher.trainer.loss == run.trainer.loss
+    assert apply(made, ["critic=none", "teacher=none"]) == run
 
 
 @pytest.mark.parametrize(
     ("setting", "told"),
     [
+        ("critic.model=my-critic", "critic.model=my-critic: no such model in the built-in table"),
+        ("critic.trainer.lora.rank=8", "no such key"),
+        ("critic.layout.tensor=0", "must be at least 1"),
         ("rollout.maxanswer=256", "did you mean rollout.max_answer"),
         ("max_answer=256", "did you mean rollout.max_answer?"),
         ("trainer.cap=many", "trainer.cap=many: must be a whole number"),

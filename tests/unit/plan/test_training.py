@@ -281,3 +281,19 @@ def test_a_phase_is_the_sum_of_its_lines_and_no_line_is_over_its_bound(found: di
         device = ledger.measured_as(DEVICE, phase, "device_used")
         assert ledger.measured_as(DEVICE, phase, "allocated")[0] <= ledger.measured_as(DEVICE, phase, "reserved")[0]
         assert device == (ledger.peak_of(DEVICE, phase).bytes, ledger.peak_of(DEVICE, phase).upper)
+
+
+def test_a_trainer_that_generates_by_itself_holds_the_cache_of_its_part_of_the_samples() -> None:
+    """TRL without an engine: 16 samples of 1,024 tokens over 2 ranks, in half precision."""
+    shape = table()["qwen3-0.6b"]
+    sets = ("layout.devices=2", "layout.replicas=2", "rollout.prompts=2", "rollout.max_answer=512")
+    ledger = plan(presets.workload(shape, "trl", sets))
+    (cache,) = [line for line in ledger.select("node[0].device[0]", Phase.ROLLOUT) if line.item == "KV cache"]
+    assert cache.bytes == 8 * 1024 * 2 * shape.layers * shape.kv_width * 2
+    held = {line.item for line in ledger.select("node[0].device[0]", Phase.ROLLOUT)}
+    assert {"weights", "optimizer moments", "reserved beyond"} <= held
+    assert "gradients" not in held
+    shared = plan(presets.workload(shape, "trl", (*sets, "layout.replicas=1", "layout.shards=2")))
+    gathered = [line for line in shared.select("node[0].device[0]", Phase.ROLLOUT) if line.item == "gathered blocks"]
+    assert [line.bytes for line in gathered] == [2 * shape.parameters()]
+    assert Phase.ROLLOUT not in plan(presets.workload(shape, "hf")).first_step

@@ -50,6 +50,18 @@ def test_a_pool_without_known_limits_is_not_judged() -> None:
     assert overall((found,)).kind == "cannot tell"
 
 
+def test_what_is_in_no_line_holds_a_verdict_back_and_only_what_is_over_a_limit_wins() -> None:
+    """A model of unknown size: pools that fit tell nothing, a pool that does not fit still does."""
+    fits, tight, over = (verdict(LEDGER, machine(limit)) for limit in (UPPER, PEAK.bytes, PEAK.bytes - 1))
+    assert [overall(pools, unplanned=("critic",)).kind for pools in (fits, tight, over)] == [
+        "cannot tell", "cannot tell", "does not fit",
+    ]  # fmt: skip
+    assert overall(fits, refusals=("no room",), unplanned=("critic",)).kind == "does not fit"
+    found = judge(replace(example(), unplanned=("critic",)), machine(UPPER))
+    assert (found.kind, found.exit_code, found.unplanned) == ("cannot tell", 4, ("critic",))
+    assert judge(example(), machine(UPPER)).kind == "fits"
+
+
 def test_limits_of_unified_memory_hold_for_the_host() -> None:
     limit = Limit("MemAvailable", PEAK.bytes - 1, "the kernel kills", "a test")
     unified = Machine("gb10", (Pool("node[0].unified", "unified", 1 << 37, (limit,)),), 20)

@@ -3,6 +3,7 @@
 from math import ceil
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.errors import InputError
 from headway.facts.shapes import ModelShape
@@ -121,8 +122,11 @@ class Run(Struct, frozen=True):
         return what in self.megatron.fsdp
 
     def stages(self) -> tuple[Stage, ...]:
-        """The pipeline's stages."""
-        return stages(self.shape, self.layout, self.megatron)
+        """The pipeline's stages; with a value of one output a token none has an output layer."""
+        found = stages(self.shape, self.layout, self.megatron)
+        if self.trainer.loss == "value":
+            return tuple(replace(stage, head=False) for stage in found)
+        return found
 
     def first_rank(self, stage: Stage) -> int:
         """The number of a stage's first rank: stages are the outermost group."""

@@ -12,6 +12,7 @@ from headway.plan.engines import EngineMemory
 from headway.plan.item import Entry, Item, Place
 from headway.plan.ledger import Phase
 from headway.plan.placement.buckets import snapshot
+from headway.plan.placement.others import Beside
 from headway.plan.placement.pauses import paused
 from headway.plan.placement.places import Node
 from headway.plan.placement.sides import Side, is_megatron
@@ -44,6 +45,8 @@ class Host(Struct, frozen=True):
     engine: EngineMemory
     unified: bool
     has_shm: bool
+    beside: tuple[tuple[Beside, Side, int], ...] = ()
+    """Other models with ranks here, and how many."""
 
     def always(self) -> list[Entry]:
         """What no phase changes: processes, copies in pinned memory, samples, data."""
@@ -54,10 +57,12 @@ class Host(Struct, frozen=True):
             if (sent := snapshot(side, self.settings)) is not None:
                 found.append(_of(self.node, "trainer", sent, side.rank, ranks))
             found += [_of(self.node, "trainer", item, side.rank, ranks) for item in side.offloaded()]
+        for each, side, ranks in self.beside:
+            found += [_of(self.node, each.role, item, side.rank, ranks) for item in each.always_in_host(side)]
         return [*found, *self._data()]
 
-    def during(self, phase: Phase, *, stepped: bool) -> Iterator[Entry]:
-        """What a phase adds."""
+    def during(self, phase: Phase, *, stepped: bool, worker: str = "trainer") -> Iterator[Entry]:
+        """What a phase adds, while the model of `worker` works on the trainer's devices."""
         generates = phase in GENERATING or self.workload.mode != "sync"
         asleep = self.settings.colocated and phase not in (*GENERATING, Phase.SYNC)
         if asleep and self.engine.host_asleep.upper and self.node.engine_devices:
@@ -72,16 +77,36 @@ class Host(Struct, frozen=True):
                 self.node, "driver", Item("evaluation data", size, 2 * size, text, "Python lists, object store")
             )
         for side, ranks in self.sides:
-            for item in self._of_side(side, phase, stepped=stepped):
+            for item in self._of_side(side, phase, stepped=stepped, rests=worker != "trainer"):
                 yield _of(self.node, "trainer", item, side.rank, ranks)
             if phase is Phase.SAVE and self.node.head:
                 yield from (_of(self.node, "trainer", item, side.rank) for item in side.gathered())
             if phase is Phase.LOAD and (ranks := self._loading(ranks)):
                 yield _of(self.node, "trainer", side.loading(), side.rank, ranks)
+        for each, side, ranks in self.beside:
+            for item, count in self._of_beside(each, side, ranks, phase, stepped=stepped, rests=worker != each.role):
+                yield _of(self.node, each.role, item, side.rank, count)
 
-    def _of_side(self, side: Side, phase: Phase, *, stepped: bool) -> Iterator[Item]:
+    def _of_beside(
+        self, each: Beside, side: Side, ranks: int, phase: Phase, *, stepped: bool, rests: bool
+    ) -> Iterator[tuple[Item, int]]:
+        """Another model's state while it rests, its checkpoint, and what loading it takes.
+
+        A process that it shares with the trainer loads and saves one model after the other.
+        """
+        if rests:
+            for item in each.rest(side, stepped=stepped).host:
+                yield replace(item, source=f"{item.source}; waits in host memory"), ranks
+        own = self.sides[0][0] if self.sides and not each.other.process else None
+        staged, loaded = (None, None) if own is None else (own.staging(), own.loading())
+        if each.other.trained and phase is Phase.SAVE:
+            yield from ((item, ranks) for item in _beyond(side.staging(), staged))
+        if phase is Phase.LOAD and (count := self._loading(ranks) if self.sides else ranks):
+            yield from ((item, count) for item in _beyond(side.loading(), loaded))
+
+    def _of_side(self, side: Side, phase: Phase, *, stepped: bool, rests: bool) -> Iterator[Item]:
         trainer, colocated = self.workload.trainer, self.settings.colocated
-        if colocated and phase in (*GENERATING, Phase.SLEEP, Phase.SYNC):
+        if rests or (colocated and phase in (*GENERATING, Phase.SLEEP, Phase.SYNC)):
             for item in paused(side, trainer.offload, stepped=stepped, syncing=phase is Phase.SYNC).host:
                 yield replace(item, source=f"{item.source}; waits in host memory")
         if (
@@ -146,6 +171,15 @@ class Host(Struct, frozen=True):
             text = f"{steps}{tokens:,} tokens x {STORED_TOKEN_BYTES} B"
             item = Item("rollout data", stored * batches, 2 * stored * most, text, "Ray's object store")
             yield _of(self.node, "driver", item, place="shm")
+
+
+def _beyond(item: Item, before: Item | None) -> Iterator[Item]:
+    """What an item takes beyond one that came before it in the same process."""
+    size, upper = (
+        (item.bytes, item.upper) if before is None else (item.bytes - before.bytes, item.upper - before.upper)
+    )
+    if upper > 0:
+        yield replace(item, bytes=max(0, size), upper=max(0, size, upper))
 
 
 def _of(node: Node, role: str, item: Item, rank: int = 0, count: int = 1, place: Place = "host") -> Entry:

@@ -30,7 +30,8 @@ class Node(Struct, frozen=True):
 
 
 class Places(Struct, frozen=True):
-    """Trainer ranks fill the devices in order, node by node; an engine that is not colocated has those behind them.
+    """Trainer ranks fill the devices in order, node by node; an engine that is not colocated has those behind them,
+    and behind it each group of other models has its own (`more`: how many).
 
     Source: `slime/ray/placement_group.py`, whose actors take the first devices of one group that is sorted by node.
 
@@ -44,6 +45,7 @@ class Places(Struct, frozen=True):
     engine: int
     engine_ranks: int
     colocated: bool
+    more: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, workload: Workload, engine: Engine, machine: Machine) -> "Places":
@@ -61,7 +63,9 @@ class Places(Struct, frozen=True):
                 f"pipeline parallel); set engine.devices to a multiple of {ranks}"
             )
         used = layout.ranks if engine.colocated else apart
-        return cls(_per_node(layout, apart, machine), layout.ranks, used, ranks, engine.colocated)
+        more = workload.groups
+        per_node = _per_node(layout, apart + sum(more), machine)
+        return cls(per_node, layout.ranks, used, ranks, engine.colocated, more)
 
     @property
     def first_engine(self) -> int:
@@ -80,6 +84,21 @@ class Places(Struct, frozen=True):
     def engine_at(self, index: int) -> tuple[int, int]:
         """(node, device) of one of the engines' devices."""
         return divmod(self.first_engine + index, self.per_node)
+
+    def first_of(self, group: int) -> int:
+        """The first device of a group of other models, counted over all nodes; group 0 is on the trainer's.
+
+        >>> Places(8, trainer=4, engine=2, engine_ranks=2, colocated=False, more=(1, 4)).first_of(2)
+        7
+        """
+        if not group:
+            return 0
+        return self.trainer + (0 if self.colocated else self.engine) + sum(self.more[: group - 1])
+
+    def on_node(self, index: int, group: int, ranks: int) -> int:
+        """How many of a group's ranks are on a node."""
+        start, first = index * self.per_node, self.first_of(group)
+        return max(0, min(start + self.per_node, first + ranks) - max(start, first))
 
     def node(self, index: int) -> Node:
         """What is on a node."""

@@ -8,6 +8,7 @@ generates the next answers meanwhile (one-step-off, async) changes what the host
 from collections.abc import Iterator
 from functools import cached_property
 from math import ceil
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -18,8 +19,9 @@ from headway.plan.actors import processes as processes_of
 from headway.plan.engines import EngineMemory, engine_memory
 from headway.plan.item import Entry, Item, Phases
 from headway.plan.ledger import Phase, Quantity
-from headway.plan.placement import buckets
+from headway.plan.placement import buckets, others
 from headway.plan.placement.hosts import GENERATING, Host
+from headway.plan.placement.others import Beside
 from headway.plan.placement.pauses import paused
 from headway.plan.placement.places import Places
 from headway.plan.placement.sides import Side, all_sides
@@ -38,6 +40,7 @@ class Run(Struct, frozen=True, dict=True):
     sides: tuple[Side, ...]
     memory: EngineMemory
     unified: bool
+    beside: tuple[Beside, ...] = ()
 
     @classmethod
     def of(cls, workload: Workload, machine: Machine) -> "Run":
@@ -50,13 +53,14 @@ class Run(Struct, frozen=True, dict=True):
         taken = device.floor_bytes
         if machine.unified:
             node = places.node(places.engine_at(0)[0])
-            others = (each for each in processes_of(workload, node) if each.role != "trainer")
-            taken += sum(each.item.bytes * each.count for each in others)
+            started = (each for each in processes_of(workload, node) if each.role != "trainer")
+            taken += sum(each.item.bytes * each.count for each in started)
         memory = engine_memory(
             workload.model, engine, device_bytes=device.total_bytes, free_bytes=device.total_bytes - taken,
             longest=workload.rollout.longest, device=machine.name,
         )  # fmt: skip
-        return cls(workload, engine, places, all_sides(workload), memory, machine.unified)
+        beside = others.all_beside(workload)
+        return cls(workload, engine, places, all_sides(workload), memory, machine.unified, beside)
 
     @cached_property
     def schedule(self) -> dict[Phase, tuple[int, bool]]:
@@ -72,8 +76,8 @@ class Run(Struct, frozen=True, dict=True):
         }  # fmt: skip
         if self.engine.colocated:
             found[Phase.SLEEP] = (1, True)
-        others = {"old_actor", "teacher"} & set(trainer.copies)
-        if trainer.scores or trainer.reference != "none" or trainer.updates > 1 or others:
+        copies = {"old_actor", "teacher"} & set(trainer.copies)
+        if trainer.scores or trainer.reference != "none" or trainer.updates > 1 or copies or self.beside:
             found[Phase.SCORE] = (later, grown)
         if workload.save:
             found[Phase.SAVE] = (workload.first_save, True)
@@ -88,8 +92,8 @@ def phases(workload: Workload, machine: Machine) -> Phases:
     InputError where the roles cannot be placed.
     """
     run = Run.of(workload, machine)
-    tensors = {phase: [_tensors(run, side, phase) for side in run.sides] for phase in run.schedule}
-    worst = _worst(tensors)
+    found_at = {phase: [_at(run, side, phase) for side in run.sides] for phase in run.schedule}
+    worst = _worst({phase: [each.entries for each in stages] for phase, stages in found_at.items()})
     hosts = [_host(run, machine, index) for index in _nodes(run, worst)]
     always = [entry for node in hosts for entry in node.always()]
     for index in worst:
@@ -98,11 +102,14 @@ def phases(workload: Workload, machine: Machine) -> Phases:
     found: Phases = {}
     for phase, (step, stepped) in run.schedule.items():
         entries = list(always)
+        worker = max((found_at[phase][index] for index in worst), key=At.size).worker
         for node in hosts:
-            entries += node.during(phase, stepped=stepped)
+            entries += node.during(phase, stepped=stepped, worker=worker)
         for index in worst:
-            entries += tensors[phase][index]
-            entries += _beside(run, run.sides[index], phase)
+            here = found_at[phase][index]
+            entries += here.entries
+            entries += _beside(run, run.sides[index], phase, here.worker)
+        entries += _apart(run, phase)
         entries += engines[_state_of_engine(run.engine, phase)]
         found[phase] = (step, entries)
     return found
@@ -122,6 +129,7 @@ def _worst(tensors: dict[Phase, list[list[Entry]]]) -> list[int]:
 def _nodes(run: Run, worst: list[int]) -> list[int]:
     """The node from which the run is driven, those of the worst ranks, and the engines' first."""
     found = {0, run.places.engine_at(0)[0]}
+    found |= {run.places.first_of(group + 1) // run.places.per_node for group in range(len(run.places.more))}
     return sorted(found | {run.places.trainer_at(run.sides[index].rank)[0] for index in worst})
 
 
@@ -135,10 +143,81 @@ def _host(run: Run, machine: Machine, index: int) -> Host:
         if end > start:
             sides.append((side, end - start))
     shm = any(pool.name == f"node[{index}].shm" for pool in machine.pools)
-    return Host(run.workload, run.engine, node, tuple(sides), run.memory, run.unified, shm)
+    beside = []
+    for each in run.beside:
+        group, ranks = each.other.group, each.other.layout.ranks
+        if there := run.places.on_node(index, group, ranks):
+            beside.append((each, each.at(0 if group else node.first, run.places.trainer), there))
+    return Host(run.workload, run.engine, node, tuple(sides), run.memory, run.unified, shm, tuple(beside))
 
 
 # -- the trainer's devices ------------------------------------------------------------------------------------
+
+
+class At(NamedTuple):
+    """What is allocated on one device in a phase, and the role that works there while the others rest.
+
+    >>> At("critic", []).size()
+    0
+    """
+
+    worker: str
+    entries: list[Entry]
+
+    def size(self) -> int:
+        """Bytes of all of it."""
+        return sum(entry.item.bytes for entry in self.entries)
+
+
+def _at(run: Run, side: Side, phase: Phase) -> At:
+    """A device of the trainer, where the models that share it take turns: the turn that holds the most."""
+    here = [(each, each.at(side.rank, run.places.trainer)) for each in run.beside if not each.other.group]
+    if not here:
+        return At("trainer", _tensors(run, side, phase))
+    node, device = run.places.trainer_at(side.rank)
+    stepped = run.schedule[phase][1]
+
+    def lay(each: Beside, own: Side, *, works: bool) -> list[Entry]:
+        work = each.work(own, phase, stepped=stepped) if works else None
+        held, passing = work or (each.rest(own, stepped=stepped).device, [])
+        return list(others.entries(each, own, held, passing, node, device))
+
+    turns = [At("trainer", _tensors(run, side, phase))]
+    for each, own in here:
+        turns[0].entries.extend(lay(each, own, works=each.other.together))
+    for each, own in here:
+        if not each.other.together and each.work(own, phase, stepped=stepped) is not None:
+            rest = [entry for one, its in here if one is not each for entry in lay(one, its, works=False)]
+            turns.append(At(each.role, [*lay(each, own, works=True), *rest, *_resting(run, side, stepped=stepped)]))
+    return max(turns, key=At.size)
+
+
+def _resting(run: Run, side: Side, *, stepped: bool) -> Iterator[Entry]:
+    """What the trainer holds while another model works on its devices."""
+    for item in paused(side, run.workload.trainer.offload, stepped=stepped).device:
+        yield _on_device("allocated", "trainer", item, run, side)
+    if run.workload.trainer.reference == "copy":
+        yield _on_device("allocated", "reference", _frozen(side), run, side)
+
+
+def _apart(run: Run, phase: Phase) -> Iterator[Entry]:
+    """Models on devices of their own: the first device of each group, where they take turns too."""
+    stepped = run.schedule[phase][1]
+    for group in sorted({each.other.group for each in run.beside if each.other.group}):
+        node, device = divmod(run.places.first_of(group), run.places.per_node)
+        members = [(each, each.sides[0]) for each in run.beside if each.other.group == group]
+        turns = [At("", [])]
+        turns += [At(each.role, []) for each, side in members if each.work(side, phase, stepped=stepped) is not None]
+        for turn in turns:
+            for each, side in members:
+                work = each.work(side, phase, stepped=stepped) if turn.worker == each.role else None
+                held, passing = work or (each.rest(side, stepped=stepped).device, [])
+                turn.entries.extend(others.entries(each, side, held, passing, node, device))
+        most = max(turns, key=At.size)
+        yield from most.entries
+        for each, side in members:
+            for item in each.beside(side, resting=most.worker != each.role):
+                yield Entry("device", "device_used", each.role, item, side.rank, 1, node, device)
 
 
 def _tensors(run: Run, side: Side, phase: Phase) -> list[Entry]:
@@ -196,9 +275,14 @@ def _frozen(side: Side) -> Item:
     return Item.exact("reference weights", side.whole, f"{side.whole // 2:,} parameters x 2 B", "a frozen copy")
 
 
-def _beside(run: Run, side: Side, phase: Phase) -> Iterator[Entry]:
-    """Communicators, and what a paused trainer leaves."""
-    asleep = run.engine.colocated and phase in (*GENERATING, Phase.SYNC)
+def _beside(run: Run, side: Side, phase: Phase, worker: str) -> Iterator[Entry]:
+    """Communicators, and what a paused trainer leaves; the same of other processes on the device."""
+    for each in run.beside:
+        if not each.other.group:
+            own = each.at(side.rank, run.places.trainer)
+            for item in each.beside(own, resting=worker != each.role):
+                yield _on_device("device_used", each.role, item, run, side)
+    asleep = (run.engine.colocated and phase in (*GENERATING, Phase.SYNC)) or worker != "trainer"
     if asleep and run.workload.trainer.offload == "dropped":
         yield _on_device("device_used", "trainer", side.paused.alone(), run, side)
         return
