@@ -280,6 +280,7 @@ class Workload(Struct, frozen=True):
     assumed. `mode`: whether the engine generates while the trainer trains: the next step's
     answers ("one-step-off"), or without a break ("async"). `checkpoint`: "async" writes while the run goes on.
     `tools_limit_bytes`: what tools and environments of all samples may take of a node's host memory.
+    `unplanned` says, in words, what holds memory and is in no line, or is not known: the plan cannot tell then.
     """
 
     model: ModelShape
@@ -304,6 +305,7 @@ class Workload(Struct, frozen=True):
     save_every: int = 0
     eval_every: int = 0
     unknown: tuple[str, ...] = ()
+    unplanned: tuple[str, ...] = ()
 
     @property
     def first_save(self) -> int:

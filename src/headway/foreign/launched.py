@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from headway.errors import InputError
+from headway.facts.machine import Machine
 from headway.facts.shapes import ModelShape
 from headway.facts.workload import Workload
-from headway.foreign import presets
+from headway.foreign import counts, presets
 from headway.foreign.found import Found, Setting
 from headway.foreign.shape_flags import shape_of
 
@@ -43,16 +44,30 @@ ALSO = {
 LAYOUT_KEYS = ("layout.tensor", "layout.pipeline", "layout.context", "layout.expert_parallel", "layout.expert_tensor")
 
 
-def workload(found: Found, shape: ModelShape | None = None, overrides: Sequence[str] = ()) -> Workload:
+def workload(
+    found: Found,
+    shape: ModelShape | None = None,
+    overrides: Sequence[str] = (),
+    machine: Machine | None = None,
+) -> Workload:
     """The workload of a run that a script starts; what the script does not tell is as its system's preset has it.
 
-    `shape` where the caller knows the model; `overrides` are `key=value` of the Workload and win over the script.
+    `shape` where the caller knows the model; `overrides` are `key=value` of the Workload and win over the script;
+    `machine` tells how many devices there are where the script does not.
     InputError where the model or the trainer is not known, or settings contradict each other.
     """
-    if found.system not in ("slime", "miles"):
-        return _of_others(found, shape if shape is not None else shape_of(found), overrides)
-    preset = trainer_of(found)
+    found, assumed = counts.settled(found, machine, overrides)
     model = shape if shape is not None else shape_of(found)
+    made = _of_slime if found.system in ("slime", "miles") else _of_others
+    run = made(found, model, overrides)
+    if assumed:
+        counts.check_assumed(run.layout, machine)
+    unplanned = (*run.unplanned, *counts.open_counts(found))
+    return replace(run, unknown=(*assumed, *run.unknown), unplanned=unplanned)
+
+
+def _of_slime(found: Found, model: ModelShape, overrides: Sequence[str]) -> Workload:
+    preset = trainer_of(found)
     given = {each.partition("=")[0].strip() for each in overrides}
     said = [f"{key}={value}" for key, value in settings(found).items() if key not in given]
     try:

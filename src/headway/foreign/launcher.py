@@ -4,9 +4,11 @@ import re
 from collections.abc import Sequence
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from headway.foreign.command import Flag, Line, split
 from headway.foreign.gather import Got, flag, named
+from headway.foreign.jobs import slurm
 from headway.foreign.shell.values import Gap, Word
 
 SWITCHES = frozenset({
@@ -51,7 +53,7 @@ def processes(words: Sequence[object]) -> Processes:
                 place + 1,
             )
     if not kind:
-        return Processes()
+        return _srun(plain) or Processes()
     line = named(split(plain[start:], SWITCHES, single=True))
     if kind == "accelerate":
         return Processes(
@@ -59,7 +61,39 @@ def processes(words: Sequence[object]) -> Processes:
         )
     if kind == "deepspeed":
         return Processes(kind, flag(line, "num_nodes"), _included(line), Got(), None, line)
-    return Processes(kind, flag(line, "nnodes"), flag(line, "nproc_per_node"), Got(), None, line)
+    return Processes(kind, _elastic(flag(line, "nnodes")), _each(flag(line, "nproc_per_node")), Got(), None, line)
+
+
+def _elastic(got: Got) -> Got:
+    """torchrun's `--nnodes 2`, or from the fewest to the most nodes, `2:4`; only two that are the same are a count."""
+    low, colon, high = str(got.raw).partition(":")
+    if not colon or got.why:
+        return got
+    if low == high:
+        return replace(got, raw=low)
+    return replace(got, raw=None, why=f"--nnodes {got.raw} is from {low} to {high} nodes")
+
+
+def _each(got: Got) -> Got:
+    """`--nproc_per_node`: a number, or one process for each device of the node."""
+    if got.raw in ("gpu", "auto", "xpu", "npu"):
+        return replace(got, raw=None, why=f"--nproc_per_node {got.raw}: as many as the node has devices")
+    return got
+
+
+def _srun(words: Sequence[Word | Gap]) -> Processes | None:
+    """srun that starts the program itself: one process a task."""
+    texts = [word.text if isinstance(word, Word) else None for word in words]
+    names = [(text or "").rpartition("/")[2] for text in texts]
+    if "srun" not in names:
+        return None
+    place = names.index("srun")
+    job = slurm([text if text is not None else "$" for text in texts[place + 1 :]], "srun", 1)
+
+    def got(value: int | None) -> Got:
+        return Got(value, given=value is not None)
+
+    return Processes("srun", got(job.nodes), got(job.tasks_per_node or job.devices))
 
 
 def _included(line: Line) -> Got:

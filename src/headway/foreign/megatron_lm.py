@@ -73,8 +73,10 @@ def _own(said: Answers, line: Line, launch: Launch) -> tuple[Answers, dict[str, 
     }
     derived = {key: value for key, value in slime.follows({**_EMPTY, **said}).items() if key in FOLLOWS}
     derived |= {"dtype": "fp32", "mode": "sync"}
-    if started.kind and not started.nodes.given:
+    if started.kind not in ("", "srun") and not started.nodes.given:
         derived["nodes"] = 1
+    if started.kind == "torchrun" and not started.devices.given:
+        derived["gpus_per_node"] = 1
     if "use-distributed-optimizer" in line:
         derived["zero_stage"] = 1
     if stage is not None and stage.name == "zero-stage" and stage.text is not None and stage.text.isdigit():

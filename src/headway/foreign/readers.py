@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from headway.errors import InputError
-from headway.foreign import miles, slime
+from headway.foreign import counts, miles, slime
 from headway.foreign.command import launches
 from headway.foreign.found import Found
+from headway.foreign.jobs import Counts, Job
 from headway.foreign.shell import Command, Script, read_script
 from headway.foreign.shell.files import no_file
 from headway.foreign.shell.values import Origin, known
@@ -52,14 +53,22 @@ def read_run(path: Path, root: Path | None = None) -> Found:
     return read_launcher(path, root)[1]
 
 
-def read_launcher(path: Path, root: Path | None = None, arguments: Sequence[str] = ()) -> tuple[Script, Found]:
+def read_launcher(
+    path: Path,
+    root: Path | None = None,
+    arguments: Sequence[str] = (),
+    *,
+    job: Job | None = None,
+    counts: Counts | None = None,
+) -> tuple[Script, Found]:
     """A launch script with its arguments, and its settings. Scripts that it starts are read only where it starts no
-    trainer itself. InputError as of `read_run`."""
-    script = read_script(path, root, arguments)
+    trainer itself. `job` is what it was submitted with, `counts` stands for the machine where it asks that how many
+    devices it has. InputError as of `read_run`."""
+    script = read_script(path, root, arguments, job=job, counts=counts)
     found = _known(script, root)
     if found is not None:
         return script, found
-    script = read_script(path, root, arguments, follows=True)
+    script = read_script(path, root, arguments, follows=True, job=job, counts=counts)
     return script, settings_of(script, root)
 
 
@@ -88,4 +97,5 @@ def settings_of(script: Script, root: Path | None = None) -> Found:
 
 def _known(script: Script, root: Path | None) -> Found | None:
     """The settings as the first reader that knows the script reads them."""
-    return next((found for read in readers() if (found := read(script, root)) is not None), None)
+    found = next((found for read in readers() if (found := read(script, root)) is not None), None)
+    return None if found is None else counts.from_job(found, script)

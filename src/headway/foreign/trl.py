@@ -191,6 +191,8 @@ def _filled(
     model = checkpoint(into, options.get("model_name_or_path", "model_name"))
     flags = {key: tuple(word.text for word in given[-1].values) for key, given in options.line.flags.items()}
     flags |= {key: (str(value)[:200],) for key, value in options.table.items() if key not in flags}
+    if backend.total:
+        flags["num_processes"] = (backend.total,)
     if backend.configuration:
         flags["accelerate_config_file"] = (backend.configuration,)
     return into.found(flags=flags, model=model, program=program)
@@ -234,6 +236,7 @@ class Backend(Struct):
     hidden: str = ""
     inner: str = ""
     configuration: str = ""
+    total: str = ""
     mixed: Got = field(default_factory=Got)
 
     def got(self, table: Table, key: str) -> Got:
@@ -353,11 +356,13 @@ def _strategy(into: Gather, found: Backend, options: Options, started: Processes
 def _counts(into: Gather, found: Backend, started: Processes) -> None:
     """Nodes and the processes on each: what accelerate counts is all processes together."""
     nodes = started.nodes if started.nodes.given else found.got(found.table, "num_machines")
-    into.take("nodes", nodes, whole, 1)
+    into.take("nodes", nodes, whole, None if started.kind == "srun" else 1)
     if started.kind != "accelerate":
-        into.take("gpus_per_node", started.devices, whole, 1)
+        # deepspeed takes every device of the node, srun as many as the job has tasks there
+        into.take("gpus_per_node", started.devices, whole, None if started.kind in ("deepspeed", "srun") else 1)
         return
     total = started.total if started.total.given else found.got(found.table, "num_processes")
+    found.total = str(total.raw or "")[:20]
     machines = into.count("nodes")
     into.take("gpus_per_node", total, whole)
     every = into.settings.get("gpus_per_node")

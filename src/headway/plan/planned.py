@@ -44,6 +44,7 @@ class Planned(Struct, frozen=True):
 def examine(workload: Workload, machine: Machine) -> Planned:
     """Plan a run and ask everything of the plan: some ten plans, and hundreds where it does not surely fit."""
     ledger = plan(workload, machine)
-    outcome = overall(verdict(ledger, machine), deciding(workload, machine), refusals(workload, ledger))
+    decides = deciding(workload, machine)
+    outcome = overall(verdict(ledger, machine), decides, refusals(workload, ledger), workload.unplanned)
     advice = NO_ADVICE if outcome.kind == "fits" else remedies(workload, machine)
     return Planned(workload, machine, ledger, outcome, longest_sample(workload, machine, LONGEST), advice)

@@ -85,7 +85,7 @@ class PoolVerdict(Struct, frozen=True):
 class Outcome(Struct, frozen=True):
     """The verdict of a whole plan: of its pools, and what nobody said but would change it (`deciding`).
 
-    `refusals` say why the run does not work whatever its pools say, in words.
+    `refusals` say why the run does not work whatever its pools say, `unplanned` what no line holds, in words.
 
     >>> Outcome("tight", (), ()).exit_code, Outcome("cannot tell", (), ()).exit_code
     (0, 4)
@@ -95,6 +95,7 @@ class Outcome(Struct, frozen=True):
     pools: tuple[PoolVerdict, ...]
     deciding: tuple[str, ...]
     refusals: tuple[str, ...] = ()
+    unplanned: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -128,11 +129,16 @@ def of_pool(ledger: Ledger, name: str, limits: Sequence[Limit]) -> PoolVerdict:
     return PoolVerdict(name, kind, peak, upper, margins, role, rank, tuple(lines[:LARGEST]))
 
 
-def overall(pools: Sequence[PoolVerdict], deciding: Sequence[str] = (), refusals: Sequence[str] = ()) -> Outcome:
+def overall(
+    pools: Sequence[PoolVerdict],
+    deciding: Sequence[str] = (),
+    refusals: Sequence[str] = (),
+    unplanned: Sequence[str] = (),
+) -> Outcome:
     """The verdict of the whole plan.
 
     "does not fit" if one pool does not, or an engine refuses (`flight.refusals`). "cannot tell" if something that
-    nobody said decides, or if a device, or the host of a plan without devices, has no known limit. A host without one
+    nobody said decides, something is `unplanned`, or if a device, or the host of a plan without devices, has no known limit. A host without one
     beside devices that have theirs is listed as such and holds nothing back: device memory is what a run is placed
     by, and how much DRAM a node has is often not said. Otherwise "tight" if one pool is.
     """
@@ -142,17 +148,18 @@ def overall(pools: Sequence[PoolVerdict], deciding: Sequence[str] = (), refusals
         kind: Kind = "cannot tell"
     elif refusals or "does not fit" in kinds:
         kind = "does not fit"
-    elif not decides or any(each.kind == "cannot tell" for each in decides):
+    elif unplanned or not decides or any(each.kind == "cannot tell" for each in decides):
         kind = "cannot tell"
     else:
         kind = "tight" if "tight" in kinds else "fits"
-    return Outcome(kind, tuple(pools), tuple(deciding), tuple(refusals))
+    return Outcome(kind, tuple(pools), tuple(deciding), tuple(refusals), tuple(unplanned))
 
 
 def judge(workload: Workload, machine: Machine) -> Outcome:
     """Plan a run on a machine and give its verdict, with what nobody said and would change it."""
     ledger = plan(workload, machine)
-    return overall(verdict(ledger, machine), deciding(workload, machine), refusals(workload, ledger))
+    decides = deciding(workload, machine)
+    return overall(verdict(ledger, machine), decides, refusals(workload, ledger), workload.unplanned)
 
 
 def is_host(pool: str) -> bool:

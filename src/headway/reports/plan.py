@@ -128,6 +128,8 @@ def _overall(outcome: Outcome) -> Text:
     if outcome.deciding:
         names = ", ".join(text.partition(" ")[0] for text in outcome.deciding)
         said = f"nobody said {names}, and half or twice of what is assumed would make the difference; --set it."
+    elif outcome.kind == "cannot tell" and outcome.unplanned:
+        said = "\n".join(outcome.unplanned)
     return Text.assemble(_kind(outcome.kind), ": ", said)
 
 

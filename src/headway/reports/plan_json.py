@@ -32,6 +32,7 @@ def document(planned: Planned, trainer: str) -> Document:
         "without_effect": [_remedy(planned, remedy) for remedy in advice.without_effect],
         "refusals": list(planned.outcome.refusals),
         "unknown": list(workload.unknown),
+        "unplanned": list(workload.unplanned),
         "deciding": list(planned.outcome.deciding),
         "lines": [{**asdict(line), "phase": str(line.phase)} for line in planned.ledger.lines],
     }
