@@ -66,12 +66,17 @@ def read_case(
         raise InputError(f"RUN: is {'empty' if words else 'missing'}; {_instead()}")
     if is_launch(words):
         from headway.cli.launch import launch_case, read_launch
+        from headway.foreign.readers import NoTrainerError
 
         if trainer is not None:
             raise InputError(
                 f"--trainer {trainer}: {' '.join(words)[:80]} says itself who trains; leave --trainer out"
             )
-        return launch_case(read_launch(words), model, machine, pod, settings)
+        try:
+            launch = read_launch(words)
+        except NoTrainerError as error:
+            raise error.named(machine, model) from None
+        return launch_case(launch, model, machine, pod, settings)
     if model is not None:
         raise InputError(f"--model {model}: only a launch script or command has one; name the model as RUN")
     case = _case(words[0], trainer, machine, settings)

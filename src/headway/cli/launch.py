@@ -23,7 +23,7 @@ from headway.facts.machine import Machine
 from headway.facts.workload import Workload
 from headway.foreign import counts, jobs, launched
 from headway.foreign.found import Found
-from headway.foreign.readers import read_launcher, read_run, settings_of
+from headway.foreign.readers import NoTrainerError, read_launcher, read_run, settings_of
 from headway.foreign.shell import Script, files, read_text
 from headway.foreign.shell.calls import inner_file
 from headway.foreign.shell.values import known
@@ -138,13 +138,12 @@ def taken(launch: Launch) -> str:
 def reason_of(error: InputError) -> str:
     """Why a launch cannot be read, on one line, without what `headway plan` takes instead of one.
 
-    >>> from headway.foreign.readers import INSTEAD
-    >>> reason_of(InputError(f"run.sh: no trainer that is known is started in it; {INSTEAD}", "line 2: too long"))
-    'run.sh: no trainer that is known is started in it; line 2: too long'
+    >>> from headway.foreign.peers import Instead
+    >>> reason_of(NoTrainerError("run.sh: no trainer that is known is started in it", Instead()))
+    'run.sh: no trainer that is known is started in it'
     """
-    from headway.foreign.readers import INSTEAD
-
-    return "; ".join(" ".join(problem.replace(f"; {INSTEAD}", "").split()) for problem in error.problems)
+    problems = (error.why,) if isinstance(error, NoTrainerError) else error.problems
+    return "; ".join(" ".join(problem.split()) for problem in problems)
 
 
 def root_of(path: Path) -> Path:

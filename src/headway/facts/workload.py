@@ -281,6 +281,7 @@ class Workload(Struct, frozen=True):
     answers ("one-step-off"), or without a break ("async"). `checkpoint`: "async" writes while the run goes on.
     `tools_limit_bytes`: what tools and environments of all samples may take of a node's host memory.
     `unplanned` says, in words, what holds memory and is in no line, or is not known: the plan cannot tell then.
+    `not_read` are flags of a launch that no line hangs on.
     """
 
     model: ModelShape
@@ -306,6 +307,7 @@ class Workload(Struct, frozen=True):
     eval_every: int = 0
     unknown: tuple[str, ...] = ()
     unplanned: tuple[str, ...] = ()
+    not_read: tuple[str, ...] = ()
 
     @property
     def first_save(self) -> int:

@@ -87,7 +87,9 @@ def assumed(counts: Counts | None, found: Found) -> tuple[str, ...]:
         names = [f"{found.value('nodes')} x {found.value('gpus_per_node')} devices"]
     if not names:
         return ()
-    return f"{', '.join(names)} (assumed: as {counts.of} has, which the script asks)", *_one(counts.of, counts.devices)
+    return f"{', '.join(names)} (assumed: as {counts.of} has, which the script asks)", *_one(
+        counts.of, counts.devices
+    )
 
 
 def _one(machine: str, devices: int) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from headway.facts.shapes import ModelShape
 from headway.facts.workload import Workload
 from headway.foreign import counts, presets
 from headway.foreign.found import Found, Setting
+from headway.foreign.not_read import not_read
 from headway.foreign.shape_flags import shape_of
 
 TRAINERS: dict[tuple[str, str], tuple[str, ...]] = {
@@ -40,6 +41,9 @@ ALSO = {
     "layout.last_stage_layers": "decoder-last-pipeline-num-layers",
 }  # fmt: skip
 """Key of the Workload -> flag that gives it and is no key of Found."""
+
+ASKED = ("fully-async", "update-weight-mode", "use-precision-aware-optimizer", "async-save", "no-keep-fp32-master")
+"""Further flags that a run is asked for."""
 
 LAYOUT_KEYS = ("layout.tensor", "layout.pipeline", "layout.context", "layout.expert_parallel", "layout.expert_tensor")
 
@@ -77,7 +81,8 @@ def _of_slime(found: Found, model: ModelShape, overrides: Sequence[str]) -> Work
     system = "miles-megatron" if (found.system, found.value("trainer_backend")) == ("miles", "megatron") else ""
     trainer = replace(run.trainer, system=system) if system and run.trainer.system == "slime" else run.trainer
     hidden = tuple(f"{', '.join(keys)}: {why}" for why, keys in _by_reason(found).items())
-    return replace(run, trainer=trainer, unknown=(*run.unknown, *hidden, *found.unread, *found.notes))
+    left = not_read(found, (*ALSO.values(), *ASKED))
+    return replace(run, trainer=trainer, unknown=(*run.unknown, *hidden, *found.unread, *found.notes), not_read=left)
 
 
 def in_flags(text: str, found: Found, overrides: Sequence[str] = ()) -> str:

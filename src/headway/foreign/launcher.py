@@ -65,7 +65,7 @@ def processes(words: Sequence[object]) -> Processes:
 
 
 def _elastic(got: Got) -> Got:
-    """torchrun's `--nnodes 2`, or from the fewest to the most nodes, `2:4`; only two that are the same are a count."""
+    """torchrun's `--nnodes 2`, or the fewest and the most nodes, `2:4`; only two of the same are a count."""
     low, colon, high = str(got.raw).partition(":")
     if not colon or got.why:
         return got

@@ -29,6 +29,12 @@ SIGNS = frozenset({
     "use-distributed-optimizer", "data-path", "split", "lr-decay-iters", "context-parallel-size", "bf16",
 })  # fmt: skip
 """Flags by which a training command of Megatron-LM is known; four of them are no accident."""
+ONLY = frozenset({
+    "tensor-model-parallel-size", "pipeline-model-parallel-size", "expert-model-parallel-size", "use-mcore-models",
+    "use-distributed-optimizer", "transformer-impl", "max-position-embeddings", "train-samples", "lr-decay-iters",
+    "context-parallel-size", "tokenizer-type",
+})  # fmt: skip
+"""Those that no other trainer has; model sizes and batch sizes are called so by many."""
 NAMED = re.compile(r"(?:pretrain|finetune|sft|train)_\w*\.py|(?:pretrain|finetune|train_rl)\.py")
 NOT_TRAINING = re.compile(r"convert|checkpoint|preprocess|inference|generate|eval|tasks/|text_generation|server")
 
@@ -42,7 +48,8 @@ def claims(launch: Launch) -> bool:
         return False
     lines = launch.lines(slime.SWITCHES)
     signs = max(len(SIGNS & line.flags.keys()) for line in lines)
-    return signs >= 4 or (
+    sure = any(ONLY & line.flags.keys() for line in lines) or launch.name.startswith("pretrain")
+    return (signs >= 4 and sure) or (
         signs >= 1 and NAMED.fullmatch(launch.name) is not None and any(line.gaps for line in lines)
     )
 

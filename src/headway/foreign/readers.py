@@ -8,6 +8,7 @@ from headway.foreign import counts, miles, slime
 from headway.foreign.command import launches
 from headway.foreign.found import Found
 from headway.foreign.jobs import Counts, Job
+from headway.foreign.peers import Instead, instead, known_by
 from headway.foreign.shell import Command, Script, read_script
 from headway.foreign.shell.files import no_file
 from headway.foreign.shell.values import Origin, known
@@ -35,10 +36,16 @@ def readers() -> Iterator[Reader]:
     yield trl.read
 
 
-INSTEAD = (
-    "name the model and its trainer instead, such as: headway plan qwen3-4B --trainer miles-fsdp --machine gb10 "
-    "--set rollout.max_answer=1024"
-)
+class NoTrainerError(InputError):
+    """A launch that starts no trainer which is read: `why`, and `instead`, what to plan by name in its place."""
+
+    def __init__(self, why: str, instead: Instead, machine: str | None = None, model: str | None = None) -> None:
+        self.why, self.instead = why, instead
+        super().__init__(f"{why}; {instead.about(machine, model)}")
+
+    def named(self, machine: str | None, model: str | None) -> "NoTrainerError":
+        """The same for the user's machine, and the model where the user named one."""
+        return NoTrainerError(self.why, self.instead, machine, model)
 
 
 def read_run(path: Path, root: Path | None = None) -> Found:
@@ -92,7 +99,14 @@ def settings_of(script: Script, root: Path | None = None) -> Found:
     started = dict.fromkeys(launch.name for command in script.commands for launch in launches(command))
     programs = f"it starts {', '.join(list(started)[:5])}" if started else "it starts no Python program"
     why = f" ({script.unread[0]})" if script.unread else ""
-    raise InputError(f"{script.path}: no trainer that is known is started in it; {programs}{why}; {INSTEAD}")
+    peer, command, made = instead(script, root)
+    if peer is not None and command is not None:
+        raise NoTrainerError(
+            f"{script.path}: line {command.at.line} starts {peer.name} ({known_by(peer, command)}), which is known "
+            "and not read",
+            made,
+        )
+    raise NoTrainerError(f"{script.path}: no trainer that is known is started in it; {programs}{why}", made)
 
 
 def _known(script: Script, root: Path | None) -> Found | None:

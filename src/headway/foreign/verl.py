@@ -148,7 +148,11 @@ def claims(launch: Launch) -> bool:
     texts = [each for each in firsts if isinstance(each, str)]
     if any(part in name for part in NOT_TRAINING) or any(each.startswith(OF_FORKS) for each in texts):
         return False
-    return TRAINING.search(name) is not None or sum("actor_rollout_ref." in each[:24] for each in texts) >= 3
+    keys = sum("actor_rollout_ref." in each[:24] for each in texts)
+    found = TRAINING.search(name)
+    # many projects have recipes: one of verl's is a module of its own, or has its keys
+    ours = found is not None and (found.start() == 0 or "verl" in found[0] or keys > 0)
+    return ours or keys >= 3
 
 
 def read(script: Script, root: Path | None = None) -> Found | None:
@@ -179,7 +183,7 @@ def from_config(made: Config, program: str, launcher: tuple[object, ...] = ()) -
         got = made.get(path)
         if got.given and not got.why:
             flags[path] = (_shown(got.raw),)
-    return into.found(flags=flags, model=name, program=program)
+    return into.found(flags=flags, model=name, program=program, asked=frozenset(made.asked))
 
 
 def _shown(value: object) -> str:

@@ -138,9 +138,9 @@ def overall(
     """The verdict of the whole plan.
 
     "does not fit" if one pool does not, or an engine refuses (`flight.refusals`). "cannot tell" if something that
-    nobody said decides, something is `unplanned`, or if a device, or the host of a plan without devices, has no known limit. A host without one
-    beside devices that have theirs is listed as such and holds nothing back: device memory is what a run is placed
-    by, and how much DRAM a node has is often not said. Otherwise "tight" if one pool is.
+    nobody said decides, something is `unplanned`, or if a device, or the host of a plan without devices, has no known
+    limit. A host without one beside devices that have theirs is listed as such and holds nothing back: device memory
+    is what a run is placed by, and how much DRAM a node has is often not said. Otherwise "tight" if one pool is.
     """
     decides = [each for each in pools if not is_host(each.pool)] or pools
     kinds = {each.kind for each in pools}

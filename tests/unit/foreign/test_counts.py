@@ -126,7 +126,8 @@ def test_a_count_that_cannot_hold_the_layout_is_not_taken_for_the_run_s(tmp_path
     (tmp_path / "run.sh").write_text(text)
     result = CliRunner().invoke(app, ["plan", str(tmp_path / "run.sh"), "--machine", "h100-80"])
     assert isinstance(result.exception, InputError)
-    assert "over 4 devices" in str(result.exception) and "--machine 4xh100-80" in str(result.exception)
+    assert "over 4 devices" in str(result.exception)
+    assert "--machine 4xh100-80" in str(result.exception)
     assert planned(tmp_path, text, "--machine", "4xh100-80")["settings"]["tp"] == 4
 
 
@@ -170,7 +171,7 @@ def test_the_job_s_memory_is_a_limit_of_the_host(tmp_path):
     assert [limit["name"] for limit in host["limits"]] == ["job"]
     assert host["limits"][0]["bytes"] == 100 << 30
     free = planned(tmp_path, text.replace("--mem=100G", "--mem=0"), "--machine", "4x8xh100-80")
-    assert not [each for each in free["pools"] if each["pool"] == "node[0].host"][0]["limits"]
+    assert not next(each for each in free["pools"] if each["pool"] == "node[0].host")["limits"]
 
 
 def test_what_a_scheduler_sets_is_not_set_nowhere(tmp_path):
@@ -178,4 +179,5 @@ def test_what_a_scheduler_sets_is_not_set_nowhere(tmp_path):
     lint = planned(tmp_path, text, "--machine", "8xh100-80")["lint"]
     told = " ".join(note["text"] for note in lint)
     assert "$DATA is set nowhere" in told
-    assert "SLURM" not in told and "ARNOLD_JOB is set nowhere" not in told
+    assert "SLURM" not in told
+    assert "ARNOLD_JOB is set nowhere" not in told

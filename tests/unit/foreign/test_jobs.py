@@ -88,17 +88,17 @@ def test_host_memory_of_a_node(line, size):
 
 def test_words_of_sbatch_win_over_the_lines_of_the_script():
     own = job("#SBATCH --nodes=2", "#SBATCH --gres=gpu:8", "#SBATCH --mem=1T")
-    found = jobs.over(own, jobs.of_words("sbatch --nodes 4 -G 16 run.sh --nodes 9".split()))
+    found = jobs.over(own, jobs.of_words(["sbatch", "--nodes", "4", "-G", "16", "run.sh", "--nodes", "9"]))
     assert found is not None
     assert (found.nodes, found.memory, found.variables["SLURM_NNODES"]) == (4, 1024 * GIB, "4")
-    assert jobs.of_words("python3 train.py --nodes 4".split()) is None
+    assert jobs.of_words(["python3", "train.py", "--nodes", "4"]) is None
 
 
 def test_the_variables_of_a_job_are_known_in_its_script():
     script = read_text(
         "#SBATCH -N 4\n#SBATCH --gpus-per-node=h100:8\n#SBATCH --ntasks-per-node=1\n"
-        "python3 x.py $SLURM_NNODES $SLURM_GPUS_ON_NODE $SLURM_GPUS_PER_NODE $((SLURM_NNODES * 8)) $(nvidia-smi -L | wc -l) "
-        "$(scontrol show hostnames $SLURM_JOB_NODELIST | wc -l) ${SLURM_NNODES:-1} $SLURM_NTASKS ${SLURM_GPUS:-7}"
+        "python3 x.py $SLURM_NNODES $SLURM_GPUS_ON_NODE $SLURM_GPUS_PER_NODE $((SLURM_NNODES * 8)) "
+        "$(nvidia-smi -L | wc -l) $(scontrol show hostnames $SLURM_JOB_NODELIST | wc -l) ${SLURM_NNODES:-1} $SLURM_NTASKS ${SLURM_GPUS:-7}"
     )
     words = [word.text for word in script.commands[0].argv[2:]]
     assert words == ["4", "8", "h100:8", "32", "8", "4", "4", "4", "7"]
@@ -150,7 +150,9 @@ def test_what_does_not(text):
 
 
 def test_visible_devices_that_the_script_sets_are_what_torch_counts():
-    text = "export CUDA_VISIBLE_DEVICES=2,3\npython3 x.py $(python -c 'import torch; print(torch.cuda.device_count())')"
+    text = (
+        "export CUDA_VISIBLE_DEVICES=2,3\npython3 x.py $(python -c 'import torch; print(torch.cuda.device_count())')"
+    )
     assert read_text(text, counts=jobs.Counts(1, 8, "8xh100-80")).commands[-1].argv[2].text == "2"
     smi = text.replace("python -c 'import torch; print(torch.cuda.device_count())'", "nvidia-smi -L | wc -l")
     assert read_text(smi, counts=jobs.Counts(1, 8, "8xh100-80")).commands[-1].argv[2].text == "8"

@@ -43,7 +43,8 @@ class Evaluator:
         counts: jobs.Counts | None = None,
     ) -> None:
         self.budget, self.readers, self.script, self.root = budget, readers, script, root
-        self.follows, self.counts, self.job = follows, counts, None
+        self.follows, self.counts = follows, counts
+        self.job: jobs.Job | None = None
         self.expander = Expander(state, budget, self.substitute)
         self.commands: list[Command] = []
         self.notes: list[str] = []
