@@ -250,7 +250,8 @@ def _of_spec(path: Path, name: str | None, host: int | None, settings: Sequence[
     source, unknown = _sized(resolve(spec.model))
     machine = find_machine(name, host, limit=spec.memory.limit)
     workload = to_workload(spec, source, None if name is None else machine)
-    workload = replace(workload, unknown=(*workload.unknown, *unknown, *workload.model.assumed))
+    told = (*unknown, *workload.model.assumed, *machines.said(name or ""))
+    workload = replace(workload, unknown=(*workload.unknown, *told))
     return Case(workload, machine, "headway", spec)
 
 
@@ -278,6 +279,7 @@ def _of_model(shape: ModelShape, trainer: str, name: str | None, host: int | Non
         workload = replace(workload, unknown=(*workload.unknown, *said))
     check_device(workload, machine, f"--trainer {trainer}")
     check_layout(workload, machine)
+    workload = replace(workload, unknown=(*workload.unknown, *machines.said(name or "")))
     return Case(workload, machine, presets.by_name(trainer).title)
 
 

@@ -19,6 +19,7 @@ from headway.cli.inputs import (
     model_shape,
 )
 from headway.errors import InputError
+from headway.facts import machines
 from headway.facts.machine import Machine
 from headway.facts.workload import Workload
 from headway.foreign import counts, jobs, launched
@@ -180,7 +181,7 @@ def _planned_case(
     workload = replace(workload, unknown=(*assumed, *workload.unknown, *([said] if said else [])))
     there = find_machine(machine, host, ray=True) if workload.ray else there
     there, notes = counts.under_job(there, launch.script.job)
-    workload = replace(workload, unknown=(*workload.unknown, *notes))
+    workload = replace(workload, unknown=(*workload.unknown, *notes, *machines.said(machine or "")))
     if pod is not None:
         there, said_of_pod = in_pod(there, pod, workload)
         workload = replace(workload, unknown=(*workload.unknown, *said_of_pod))
