@@ -22,7 +22,7 @@ from headway.errors import InputError
 from headway.facts import machines
 from headway.facts.machine import Machine
 from headway.facts.workload import Workload
-from headway.foreign import counts, jobs, launched
+from headway.foreign import counts, jobs, launched, ray_settings
 from headway.foreign.found import Found
 from headway.foreign.readers import NoTrainerError, read_launcher, read_run, settings_of
 from headway.foreign.shell import Script, files, read_text
@@ -185,6 +185,10 @@ def _planned_case(
     if pod is not None:
         there, said_of_pod = in_pod(there, pod, workload)
         workload = replace(workload, unknown=(*workload.unknown, *said_of_pod))
+    if workload.ray:
+        of_ray, idle = ray_settings.of_launch(launch.script, launch.found)
+        there, moved = ray_settings.applied(there, of_ray, launch.script.path)
+        workload = replace(workload, unknown=(*workload.unknown, *moved, *idle))
     title = f"{launch.found.system}, {launch.found.value('trainer_backend') or 'its'} trainer ({launch.script.path})"
     check_device(workload, there, launch.script.path)
     try:
@@ -212,4 +216,7 @@ def in_pod(machine: Machine, path: Path, workload: Workload) -> tuple[Machine, t
     if pod.gpus and pod.gpus < min(workload.layout.devices, machine.device_count):
         notes.append(f"{pod.name} has {pod.gpus} devices, and the run has {workload.layout.devices} on a node")
     limited = with_pod(machine, pod)
-    return (limited if workload.ray else limited.without_ray()), tuple(f"pod: {note}" for note in notes)
+    if not workload.ray:
+        return limited.without_ray(), tuple(f"pod: {note}" for note in notes)
+    limited, of_ray = ray_settings.applied(limited, pod.environment, pod.name)
+    return limited, tuple(f"pod: {note}" for note in (*notes, *of_ray))

@@ -6,7 +6,6 @@ each system's README and launch scripts, 2025 and 2026.
 
 import re
 import shlex
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -193,7 +192,8 @@ def _model(said: dict[str, str], text: str) -> str:
     from headway.facts.shapes import by_name
 
     named = [said[key] for key in MODEL_KEYS if said.get(key)]
-    for each in (*named, *re.findall(r"[\w.\-]+/[\w.\-]+", text)):
+    hubs: list[str] = re.findall(r"[\w.\-]+/[\w.\-]+", text)
+    for each in (*named, *hubs):
         for name in (each, each.rstrip("/").rpartition("/")[2]):
             if by_name(name) is not None:
                 return name
@@ -217,10 +217,13 @@ def _said(command: Command, script: Script, root: Path | None) -> Iterator[tuple
 
 
 def _value(flag: Flag) -> str:
-    return (flag.values[0].text or "") if flag.values else "true"
+    text = flag.values[0].text if flag.values else "true"
+    return text or ""
 
 
 def _of_file(word: Word, script: Script, root: Path | None) -> Iterator[tuple[str, str]]:
+    import tomllib
+
     from headway.foreign.gather import tree
 
     path, top = tree(script, root)

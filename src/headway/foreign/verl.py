@@ -151,7 +151,8 @@ def claims(launch: Launch) -> bool:
     keys = sum("actor_rollout_ref." in each[:24] for each in texts)
     found = TRAINING.search(name)
     # many projects have recipes: one of verl's is a module of its own, or has its keys
-    ours = found is not None and (found.start() == 0 or "verl" in found[0] or keys > 0)
+    hydra = not any(each.startswith("--") and not each.startswith("--config") for each in texts)
+    ours = found is not None and ((found.start() == 0 and hydra) or "verl" in found[0] or keys > 0)
     return ours or keys >= 3
 
 

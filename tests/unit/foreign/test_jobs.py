@@ -98,7 +98,8 @@ def test_the_variables_of_a_job_are_known_in_its_script():
     script = read_text(
         "#SBATCH -N 4\n#SBATCH --gpus-per-node=h100:8\n#SBATCH --ntasks-per-node=1\n"
         "python3 x.py $SLURM_NNODES $SLURM_GPUS_ON_NODE $SLURM_GPUS_PER_NODE $((SLURM_NNODES * 8)) "
-        "$(nvidia-smi -L | wc -l) $(scontrol show hostnames $SLURM_JOB_NODELIST | wc -l) ${SLURM_NNODES:-1} $SLURM_NTASKS ${SLURM_GPUS:-7}"
+        "$(nvidia-smi -L | wc -l) $(scontrol show hostnames $SLURM_JOB_NODELIST | wc -l) ${SLURM_NNODES:-1} "
+        "$SLURM_NTASKS ${SLURM_GPUS:-7}"
     )
     words = [word.text for word in script.commands[0].argv[2:]]
     assert words == ["4", "8", "h100:8", "32", "8", "4", "4", "4", "7"]

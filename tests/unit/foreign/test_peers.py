@@ -77,6 +77,7 @@ def test_a_system_is_told_by_its_name(text, system, trainer):
         "python train.py --lr 1e-4 --batch-size 8 --num-layers 4 --hidden-size 512 --seq-length 128",
         "python train.py $MORE_FLAGS --data /d",
         "python -m mylab.recipe.vision.trainer --lr 0.1",
+        "python -m recipe.vision.trainer --lr 0.1",
         "python main.py --num-layers 12 --hidden-size 768 --num-attention-heads 12 --seq-length 1024 --bf16",
     ],
 )
@@ -101,7 +102,7 @@ def test_a_name_and_one_common_flag_are_no_proof(text):
         ("python -m rllm.trainer.verl.train actor_rollout_ref.model.path=a actor_rollout_ref.rollout.n=8 "
          "actor_rollout_ref.actor.use_kl_loss=False", "verl"),
         ("python3 -m recipe.dapo.main_dapo data.train_batch_size=8", "verl"),
-        ("torchrun pretrain_gpt.py --num-layers 2 --hidden-size 8 --num-attention-heads 2 --seq-length 9", "megatron"),
+        ("torchrun pretrain_gpt.py --num-layers 2 --hidden-size 8 --train-iters 2 --seq-length 9", "megatron"),
         ("python3 train.py --rollout-batch-size 8", "slime"),
         ("python3 train.py ${MODEL_ARGS[@]} $(cat args)", None),
     ],
