@@ -176,7 +176,8 @@ def _planned_case(
 ) -> Case:
     host, keys = host_memory(given)
     there = find_machine(machine, host)
-    launch, assumed = _read_there(launch, there)
+    in_it = None if pod is None else _job_of_pod(pod)
+    launch, assumed = _read_there(launch, there, in_it)
     workload = planned_workload(launch.found, model, keys, there)
     workload = replace(workload, unknown=(*assumed, *workload.unknown, *([said] if said else [])))
     there = find_machine(machine, host, ray=True) if workload.ray else there
@@ -198,13 +199,23 @@ def _planned_case(
     return Case(workload, there, title, launch=launch)
 
 
-def _read_there(launch: Launch, machine: Machine) -> tuple[Launch, tuple[str, ...]]:
-    """The launch as it reads on a machine, where it asks that how many devices it has, and what was assumed."""
-    there = counts.of_machine(launch.script, machine)
-    if there is None or not launch.found.unknown:
-        return launch, ()
-    launch = read_launch(launch.named, there)
-    return launch, counts.assumed(there, launch.found)
+def _job_of_pod(path: Path) -> jobs.Job:
+    """How many devices the pod has that the trainer is in."""
+    from headway.foreign.pod import read_pods, trainer
+
+    pod = trainer(read_pods(path))
+    return jobs.Job(devices=pod.gpus or None, said=pod.name)
+
+
+def _read_there(launch: Launch, machine: Machine, pod: jobs.Job | None) -> tuple[Launch, tuple[str, ...]]:
+    """The launch as it reads on a machine and in a pod, where it asks how many devices there are, and what was
+    assumed."""
+    there = counts.of_machine(launch.script, machine, pod)
+    assumed: tuple[str, ...] = ()
+    if there is not None and launch.found.unknown:
+        launch = read_launch(launch.named, there)
+        assumed = counts.assumed(there, launch.found)
+    return replace(launch, found=counts.from_job(launch.found, pod, launch.script.path)), assumed
 
 
 def in_pod(machine: Machine, path: Path, workload: Workload) -> tuple[Machine, tuple[str, ...]]:

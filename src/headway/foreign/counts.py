@@ -26,9 +26,8 @@ FOLLOWS = ("global_batch", "rollout_batch")
 """Keys that TRL's reader works out from the devices."""
 
 
-def from_job(found: Found, script: Script) -> Found:
-    """The launch with the counts that the job asks for, where its training command has none."""
-    job = script.job
+def from_job(found: Found, job: Job | None, path: str) -> Found:
+    """The launch with the counts that its job asks for, where its command has none. `path` is the script's."""
     if job is None:
         return found
     missing = _missing(found)
@@ -36,7 +35,7 @@ def from_job(found: Found, script: Script) -> Found:
     taken = {key: count for key, count in told.items() if key in missing}
     if not taken:
         return found
-    at = Origin(found.at.file if found.at is not None else script.path, job.line)
+    at = Origin(found.at.file if found.at is not None else path, job.line)
     return replace(
         _with(found, taken), places={**found.places, **dict.fromkeys(taken, at)},
         notes=(*found.notes, *(f"{key} = {count}, as {job.said} says" for key, count in taken.items())),
@@ -66,16 +65,16 @@ def _with(found: Found, told: dict[str, int]) -> Found:
     return replace(found, settings=settings, derived=derived, unknown=unknown)
 
 
-def of_machine(script: Script, machine: Machine) -> Counts | None:
-    """What a script is told of the machine when it is read for it; None where it asks nothing or there is nothing to
-    tell."""
+def of_machine(script: Script, machine: Machine, pod: Job | None = None) -> Counts | None:
+    """What a script is told of the machine when it is read for it, and of the pod that it runs in; None where it asks
+    nothing or there is nothing to tell."""
     names = script.asked & (NODES | DEVICES | TOTALS)
     if not machine.device_count or not (names or script.asked & {"nodes", "devices"}):
         return None
-    job = script.job or Job()
-    return Counts(
-        job.nodes or machine.nodes, job.devices or machine.device_count // machine.nodes, machine.name, names
-    )
+    known = [each for each in (script.job, pod) if each is not None]
+    nodes = next((each.nodes for each in known if each.nodes), machine.nodes)
+    devices = next((each.devices for each in known if each.devices), machine.device_count // machine.nodes)
+    return Counts(nodes, devices, machine.name if pod is None else pod.said, names)
 
 
 def assumed(counts: Counts | None, found: Found) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from headway.foreign.found import Found
 
 NO_MEMORY = re.compile(
-    r"(^|[._\-])(lr|learning_rate|min_lr|warmup\w*|weight_decay|adam_\w+|beta[12s]|betas|eps(ilon)?(_high|_low)?|seed"
+    r"(^|[._\-])(lr\w*|learning_rate|min_lr|warmup\w*|weight_decay|adam_\w+|beta[12s]|betas|eps(ilon)?(_high|_low)?|seed"
     r"|data_seed|clip\w*|log\w*|wandb\w*|use_wandb|swanlab\w*|use_swanlab|tensorboard\w*|use_tensorboard\w*|trackio\w*"
     r"|report_to|run_name|exp\w*_name|experiment\w*|project\w*|hub_\w+|push_to_hub|gamma|lam(bda)?|top_?[pk]|min_p"
     r"|temperature|(num_|total_|train_|max_)?(epochs?|episodes|steps|iters|training_steps)|num_train_epochs"

@@ -181,3 +181,31 @@ def test_what_a_scheduler_sets_is_not_set_nowhere(tmp_path):
     assert "$DATA is set nowhere" in told
     assert "SLURM" not in told
     assert "ARNOLD_JOB is set nowhere" not in told
+
+
+def test_the_devices_of_a_pod_are_the_run_s(tmp_path):
+    pod = tmp_path / "pod.yaml"
+    pod.write_text(
+        "kind: Pod\nmetadata: {name: train}\nspec:\n  containers:\n"
+        "  - {name: main, resources: {limits: {memory: 400Gi, nvidia.com/gpu: 4}}}\n"
+    )
+    for count in ("$(nvidia-smi -L | wc -l)", "$MY_COUNT"):
+        text = f"{VERL}trainer.n_gpus_per_node={count}"
+        assert planned(tmp_path, text, "--machine", "8xh100-80", "--pod", str(pod))["settings"]["gpus_per_node"] == 4
+    said = planned(tmp_path, f"{VERL}trainer.n_gpus_per_node=2", "--machine", "8xh100-80", "--pod", str(pod))
+    assert said["settings"]["gpus_per_node"] == 2
+
+
+def test_a_script_that_is_submitted_with_other_counts(tmp_path):
+    (tmp_path / "run.sh").write_text(
+        f"{JOB}{VERL}trainer.n_gpus_per_node=$SLURM_GPUS_ON_NODE trainer.nnodes=$SLURM_NNODES"
+    )
+    words = ["--machine", "2x8xh100-80", "--json", "--", "sbatch", "--nodes=2", str(tmp_path / "run.sh")]
+    result = CliRunner().invoke(app, ["plan", *words])
+    assert result.exit_code in (0, 3), result.output
+    assert json.loads(result.stdout)["settings"]["nodes"] == 2
+    (tmp_path / "submit.sh").write_text(f"sbatch -N 2 --gpus-per-node=4 {tmp_path}/run.sh")
+    result = CliRunner().invoke(app, ["plan", str(tmp_path / "submit.sh"), "--machine", "2x8xh100-80", "--json"])
+    assert result.exit_code in (0, 3), result.output
+    settings = json.loads(result.stdout)["settings"]
+    assert (settings["nodes"], settings["gpus_per_node"]) == (2, 4)
