@@ -4,6 +4,7 @@ In this order: what `--set` says, the command, the job that the script is (`#SBA
 A count that none of them tells stays unknown, and the plan cannot tell then.
 """
 
+import re
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -15,7 +16,7 @@ from headway.facts.workload import Layout
 from headway.foreign.found import Found, Setting
 from headway.foreign.jobs import DEVICES, NODES, TOTALS, Counts, Job
 from headway.foreign.shell import Script
-from headway.foreign.shell.values import Origin
+from headway.foreign.shell.values import Origin, Word
 from headway.units import format_bytes
 
 KEYS = {"nodes": "layout.nodes", "gpus_per_node": "layout.devices"}
@@ -40,6 +41,20 @@ def from_job(found: Found, job: Job | None, path: str) -> Found:
         _with(found, taken), places={**found.places, **dict.fromkeys(taken, at)},
         notes=(*found.notes, *(f"{key} = {count}, as {job.said} says" for key, count in taken.items())),
     )  # fmt: skip
+
+
+def visible(script: Script, found: Found) -> Job | None:
+    """The devices that a launch is shown: `CUDA_VISIBLE_DEVICES=0,1,2,3` before its command, or exported."""
+    command = next((each for each in script.commands if each.at == found.at), None)
+    name = "CUDA_VISIBLE_DEVICES"
+    word = dict(command.environment).get(name) if command is not None else None
+    if word is None and name in script.exports:
+        held = script.variables.get(name)
+        word = held if isinstance(held, Word) else None
+    text = (word.text or "").strip().strip(",") if word is not None else ""
+    if not re.fullmatch(r"\d{1,3}(,\d{1,3})*", text):
+        return None
+    return Job(devices=text.count(",") + 1, said=f"{name}={text}", line=found.at.line if found.at else 1)
 
 
 def _devices(job: Job) -> int | None:

@@ -53,14 +53,14 @@ def processes(words: Sequence[object]) -> Processes:
                 place + 1,
             )
     if not kind:
-        return _srun(plain) or Processes()
+        return _srun(plain) or _mpi(plain) or Processes()
     line = named(split(plain[start:], SWITCHES, single=True))
     if kind == "accelerate":
         return Processes(
             kind, flag(line, "num_machines"), Got(), flag(line, "num_processes"), line.last("config_file"), line
         )
     if kind == "deepspeed":
-        return Processes(kind, flag(line, "num_nodes"), _included(line), Got(), None, line)
+        return Processes(kind, _hosts(line), _included(line), Got(), None, line)
     return Processes(kind, _elastic(flag(line, "nnodes")), _each(flag(line, "nproc_per_node")), Got(), None, line)
 
 
@@ -94,6 +94,41 @@ def _srun(words: Sequence[Word | Gap]) -> Processes | None:
         return Got(value, given=value is not None)
 
     return Processes("srun", got(job.nodes), got(job.tasks_per_node or job.devices))
+
+
+_ON_A_NODE = 8
+"""Processes of mpirun that are on one node where nothing says how many are on each."""
+
+
+def _mpi(words: Sequence[Word | Gap]) -> Processes | None:
+    """`mpirun -np 16 -npernode 8`: one process a slot; more than a node has, on nobody knows how many nodes."""
+    texts = [word.text or "" if isinstance(word, Word) else "" for word in words]
+    place = next((at for at, text in enumerate(texts) if text.rpartition("/")[2] in ("mpirun", "mpiexec")), None)
+    if place is None:
+        return None
+    told = dict(zip(texts[place + 1 :], texts[place + 2 :], strict=False))
+    total = _number(*(told.get(name) for name in ("-np", "-n", "--np")))
+    mapped = re.fullmatch(r"ppr:(\d{1,3}):node.*", told.get("--map-by", ""))
+    each = _number(*(told.get(name) for name in ("-npernode", "--npernode", "-ppn")), mapped[1] if mapped else None)
+    if each:
+        return Processes("mpirun", Got(total // each, given=True) if total else Got(), Got(each, given=True))
+    if total and total <= _ON_A_NODE:
+        return Processes("mpirun", Got(1, given=True), Got(total, given=True))
+    why = f"mpirun starts {total or 'nobody knows how many'} processes, and not said on how many nodes"
+    return Processes("mpirun", Got(given=True, why=why), Got(given=True, why=why))
+
+
+def _number(*texts: str | None) -> int:
+    """The first of these texts that is a number; 0 where none is."""
+    return next((int(text) for text in texts if text and re.fullmatch(r"\d{1,6}", text)), 0)
+
+
+def _hosts(line: Line) -> Got:
+    """Nodes of deepspeed: as it is told, else those of its hostfile."""
+    given, file = flag(line, "num_nodes"), flag(line, "hostfile", "H")
+    if given.given or not file.given:
+        return given
+    return Got(given=True, why=f"the hostfile {str(file.raw)[-60:]} says how many nodes there are", at=file.at)
 
 
 def _included(line: Line) -> Got:

@@ -162,10 +162,23 @@ def instead(script: Script, root: Path | None = None) -> tuple[Peer | None, Comm
         peer = peer_of(command)
         if peer is not None:
             return peer, command, _made(command, peer, script, root)
-    trained = next((each for each in script.commands if _RL.search(_shown(each)) or "sft" in _shown(each)), None)
+    trained = next((each for each in script.commands if _trains(each)), None)
     if trained is None:
         return None, None, Instead()
     return None, trained, _made(trained, Peer("", ""), script, root)
+
+
+TRAINING = frozenset({
+    "per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "lr_scheduler_type",
+    "learning_rate", "finetuning_args", "micro_batch_size", "batch_size",
+})  # fmt: skip
+"""Flags of which two say that a program trains, whatever it is called."""
+
+
+def _trains(command: Command) -> bool:
+    text = _shown(command)
+    names = {name.replace("-", "_") for name in _line(command).flags}
+    return bool(_RL.search(text)) or "sft" in text or len(names & TRAINING) >= 2
 
 
 def _made(command: Command, peer: Peer, script: Script, root: Path | None) -> Instead:

@@ -112,4 +112,8 @@ def settings_of(script: Script, root: Path | None = None) -> Found:
 def _known(script: Script, root: Path | None) -> Found | None:
     """The settings as the first reader that knows the script reads them."""
     found = next((found for read in readers() if (found := read(script, root)) is not None), None)
-    return None if found is None else counts.from_job(found, script.job, script.path)
+    if found is None:
+        return None
+    for job in (counts.visible(script, found), script.job):
+        found = counts.from_job(found, job, script.path)
+    return found

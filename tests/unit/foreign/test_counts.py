@@ -50,6 +50,8 @@ def ranks(text: str, machine: str | None = None, *overrides: str) -> tuple[int, 
         (f"torchrun --nproc_per_node $MY_COUNT {TRL}{ZERO3}", "8xh100-80", (1, 8, 8)),
         (f"deepspeed {TRL}{ZERO3}", "8xh100-80", (1, 8, 8)),
         (f"accelerate launch --use_fsdp {TRL}", "8xh100-80", (1, 8, 8)),
+        (f"deepspeed --hostfile hosts {TRL}{ZERO3}", "2x8xh100-80", (2, 8, 16)),
+        (f"mpirun -np 16 python {TRL}{ZERO3}", "2x8xh100-80", (2, 8, 16)),
         (
             f"accelerate launch --num_machines $SLURM_NNODES --num_processes $((SLURM_NNODES * 8)) --use_fsdp {TRL}",
             "2x8xh100-80", (2, 8, 16),
@@ -71,6 +73,11 @@ def test_counts_of_the_machine_that_is_asked_for(text, machine, expected):
         (f"deepspeed --num_gpus 2 {TRL}{ZERO3}", "8xh100-80", (1, 2, 2)),
         (f"accelerate launch --num_processes 4 --use_fsdp {TRL}", "8xh100-80", (1, 4, 4)),
         (f"python3 {TRL}", "8xh100-80", (1, 1, 1)),
+        (f"CUDA_VISIBLE_DEVICES=0,1,2,3 deepspeed {TRL}{ZERO3}", "8xh100-80", (1, 4, 4)),
+        (f"export CUDA_VISIBLE_DEVICES=4,5\naccelerate launch --use_fsdp {TRL}", "8xh100-80", (1, 2, 2)),
+        (f"CUDA_VISIBLE_DEVICES=0 deepspeed --num_gpus 2 {TRL}{ZERO3}", "8xh100-80", (1, 2, 2)),
+        (f"mpirun -np 4 python {TRL}{ZERO3}", "8xh100-80", (1, 4, 4)),
+        (f"mpirun -np 16 --map-by ppr:8:node python {TRL}{ZERO3}", "2x8xh100-80", (2, 8, 16)),
     ],
 )
 def test_counts_that_the_command_says_stay(text, machine, expected):

@@ -160,6 +160,16 @@ def test_the_model_is_found_in_a_file_that_the_command_names(tmp_path):
     assert "nobody/has-this-7b is in no built-in table" in unknown
 
 
+def test_a_program_that_trains_has_the_nearest_trainer_in_its_refusal():
+    """transformers' Trainer under a program of somebody's own."""
+    text = (
+        "torchrun --nproc_per_node=4 train.py --model_name_or_path Qwen/Qwen2.5-7B --data_path d.json --bf16 True "
+        "--num_train_epochs 3 --per_device_train_batch_size 4 --fsdp 'full_shard auto_wrap'"
+    )
+    found = refused(text).instead
+    assert (found.model, found.trainer, found.settings) == ("Qwen/Qwen2.5-7B", "hf", ("trainer.rows=4",))
+
+
 def test_every_system_is_on_the_page_and_has_presets_that_are_there():
     section = PAGE.partition("## Systems that are known and not read")[2].partition("\n## ")[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if "|" in line][2:]
