@@ -213,8 +213,9 @@ def _read_there(launch: Launch, machine: Machine, pod: jobs.Job | None) -> tuple
     there = counts.of_machine(launch.script, machine, pod)
     assumed: tuple[str, ...] = ()
     if there is not None and launch.found.unknown:
-        launch = read_launch(launch.named, there)
-        assumed = counts.assumed(there, launch.found)
+        again = read_launch(launch.named, there)
+        if (again.found.settings, again.found.unknown) != (launch.found.settings, launch.found.unknown):
+            launch, assumed = again, counts.assumed(there, again.found)
     return replace(launch, found=counts.from_job(launch.found, pod, launch.script.path)), assumed
 
 

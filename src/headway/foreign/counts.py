@@ -141,23 +141,27 @@ def settled(found: Found, machine: Machine | None, overrides: Sequence[str] = ()
     >>> found.value("gpus_per_node"), notes
     (8, ('gpus_per_node = 8 (assumed: as 8xh100-80 has; asks the machine: nvidia-smi -L)',))
     """
-    values = dict(each.partition("=")[::2] for each in overrides)
-    given = {key: int(values[path]) for key, path in SET.items() if values.get(path, "").strip().isdigit()}
-    given = {key: count for key, count in given.items() if count}
-    if given:
-        found = _with(found, given)
+    values = {key.strip(): value for key, _, value in (each.partition("=") for each in overrides)}
+    given = {key: _count(values.get(path, "")) for key, path in SET.items()}
+    if any(given.values()):
+        found = _with(found, {key: count for key, count in given.items() if count})
     missing = _missing(found)
     if not missing or machine is None or not machine.device_count:
         return found, ()
     each = machine.device_count // machine.nodes
     told = {"nodes": machine.nodes, "gpus_per_node": each}
-    total = found.flags.get("num_processes", (None,))[-1] or ""
+    total = _count(found.flags.get("num_processes", (None,))[-1] or "")
     nodes = machine.nodes if "nodes" in missing else found.value("nodes")
-    if total.isdigit() and isinstance(nodes, int) and int(total[:6]) >= nodes:
-        told["gpus_per_node"] = int(total[:6]) // nodes
+    if isinstance(nodes, int) and total >= nodes > 0:
+        told["gpus_per_node"] = total // nodes
     taken = {key: told[key] for key in missing}
     notes = [f"{key} = {count} (assumed: as {machine.name} has; {missing[key]})" for key, count in taken.items()]
     return _with(found, taken), (*notes, *(_one(machine.name, each) if "gpus_per_node" in taken else ()))
+
+
+def _count(text: str) -> int:
+    """A whole number of at most seven digits; 0 for anything else."""
+    return int(text) if re.fullmatch(r"\s*[0-9]{1,7}\s*", text) else 0
 
 
 def open_counts(found: Found) -> tuple[str, ...]:

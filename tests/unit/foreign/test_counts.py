@@ -113,8 +113,10 @@ def test_the_plan_says_what_it_took_of_the_machine(tmp_path):
     assert any("1 x 8 devices (assumed: as 8xh100-80 has" in each for each in found["unknown"])
     one = planned(tmp_path, text, "--machine", "h100-80")
     assert any("h100-80 is one device" in each for each in one["unknown"])
-    said = planned(tmp_path, VERL + "trainer.n_gpus_per_node=8", "--machine", "8xh100-80")
-    assert not any("as 8xh100-80 has" in each for each in said["unknown"])
+    for literal in ("trainer.n_gpus_per_node=8", "trainer.n_gpus_per_node=4 trainer.default_local_dir=$NOT_SET"):
+        beside = f"ray start --head --num-gpus $(nvidia-smi -L | wc -l)\n{VERL}{literal}"
+        said = planned(tmp_path, beside, "--machine", "8xh100-80")
+        assert not any("as 8xh100-80 has" in each for each in said["unknown"])
 
 
 def test_sizes_that_hang_on_the_count_follow_it(tmp_path):
@@ -162,6 +164,12 @@ def test_set_devices_shares_the_state_over_them(text):
     assert ranks(text, "8xh100-80", "layout.devices=8") == (1, 8, 8)
     assert ranks(text, "2x8xh100-80", "layout.devices=8", "layout.nodes=2") == (2, 8, 16)
     assert ranks(text, "8xh100-80", "layout.devices=8", "layout.shards=4")[2] == 4
+
+
+@pytest.mark.parametrize("value", ["\u00b2", "8.0", "x", "-1", ""])
+def test_set_devices_to_what_is_no_count_is_refused(value):
+    with pytest.raises(InputError, match=r"layout\.devices"):
+        ranks(VERL + "trainer.n_gpus_per_node=8", "8xh100-80", f"layout.devices={value}")
 
 
 def test_set_devices_leaves_copies_copies():
