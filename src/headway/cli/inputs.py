@@ -164,6 +164,10 @@ def model_shape(run: str) -> ModelShape:
             raise InputError(f"{run}: no such file")
         return replace(from_folder(folder), name=folder.resolve().name)
     found = shapes.by_name(run)
+    if found is None and not path.is_dir():
+        from headway.foreign.shape_flags import by_variant
+
+        found = by_variant(run)
     if found is not None:
         return found
     if path.is_dir():

@@ -38,7 +38,7 @@ class Peer(Struct, frozen=True):
 PEERS: tuple[Peer, ...] = (
     Peer("axolotl", r"\baxolotl (train|preprocess|fetch)\b|\baxolotl[./]cli\b"),
     Peer("LLaMA-Factory", r"llamafactory|\bLLaMA-?Factory\b", flags=frozenset({"finetuning_type"})),
-    Peer("ms-swift", r"\b(swift|megatron) (sft|pt|rlhf|grpo|export)\b|\bswift/cli/", flags=frozenset({
+    Peer("ms-swift", r"\b(swift|megatron) (sft|pt|rlhf|rl|grpo|export)\b|\bswift/cli/", flags=frozenset({
         "rlhf_type", "external_plugins",
     })),
     Peer("prime-rl", r"\bprime[_-]rl\b|\buv run (rl|sft|trainer|orchestrator) @|\b(rl|sft) @ ", "fsdp2",
@@ -145,13 +145,13 @@ class Instead(Struct, frozen=True):
 
     def about(self, machine: str | None = None, model: str | None = None) -> str:
         """The command with what is left to say of it."""
-        from headway.facts.shapes import by_name
+        from headway.foreign.shape_flags import by_variant
 
         name = model or self.model
         told = f"plan the same run by name: {self.command(machine, model)}"
         if not name:
             return told.replace("by name:", "by name, with its model in place of qwen3-4B:")
-        if model is None and by_name(name) is None:
+        if model is None and by_variant(name) is None:
             return f"{told} ({name} is in no built-in table: name the folder with its config.json)"
         return told
 
@@ -202,14 +202,13 @@ def _made(command: Command, peer: Peer, script: Script, root: Path | None) -> In
 
 def _model(said: dict[str, str], text: str) -> str:
     """The model by its name in the built-in table; where it is in none, as the launch has it."""
-    from headway.facts.shapes import by_name
+    from headway.foreign.shape_flags import by_variant
 
     named = [said[key] for key in MODEL_KEYS if said.get(key)]
     hubs: list[str] = re.findall(r"[\w.\-]+/[\w.\-]+", text)
     for each in (*named, *hubs):
-        for name in (each, each.rstrip("/").rpartition("/")[2]):
-            if by_name(name) is not None:
-                return name
+        if by_variant(each) is not None:
+            return each if each.count("/") < 2 else each.rstrip("/").rpartition("/")[2]
     return next((each for each in named if re.fullmatch(r"[\w.\-/]*\w/[\w.\-]+/?", each)), "")
 
 

@@ -43,16 +43,25 @@ def shape_of(found: Found) -> ModelShape:
 
 def by_checkpoint(found: Found) -> ModelShape | None:
     """The table's shape for the name of the run's checkpoint, without what names of variants have at their end."""
-    for name in (found.settings.get("model_name"), found.model):
-        text = str(name or "").rstrip("/").rpartition("/")[2].replace("___", ".")  # as ModelScope writes a dot
-        while text and "$" not in text:
-            shape = shapes.by_name(text)
-            if shape is not None:
-                return shape
-            cut = TAIL.sub("", text)
-            if cut == text:
-                break
-            text = cut
+    names = (str(name or "") for name in (found.settings.get("model_name"), found.model))
+    return next((shape for name in names if (shape := by_variant(name)) is not None), None)
+
+
+def by_variant(name: str) -> ModelShape | None:
+    """The table's shape for the name or path of a checkpoint, without what names of variants have at their end.
+
+    >>> by_variant("Qwen/Qwen2.5-7B-Instruct").name, by_variant("a/b")
+    ('qwen2.5-7B', None)
+    """
+    text = name.rstrip("/").rpartition("/")[2].replace("___", ".")  # as ModelScope writes a dot
+    while text and "$" not in text:
+        shape = shapes.by_name(text)
+        if shape is not None:
+            return shape
+        cut = TAIL.sub("", text)
+        if cut == text:
+            break
+        text = cut
     return None
 
 

@@ -144,6 +144,10 @@ def test_the_command_has_the_user_s_model_and_machine_and_works(tmp_path):
     )
     assert CliRunner().invoke(app, command[1:]).exit_code in (0, 3)
     assert "headway plan qwen3-8B " in run(tmp_path, text, "--model", "qwen3-8B")
+    tuned = run(tmp_path, "swift sft --model Qwen/Qwen2.5-7B-Instruct --train_type lora", "--machine", "a100")
+    command = shlex.split(tuned.partition("by name: ")[2])
+    assert command == shlex.split("headway plan Qwen/Qwen2.5-7B-Instruct --trainer peft --machine a100")
+    assert CliRunner().invoke(app, command[1:]).exit_code in (0, 3)
 
 
 def test_the_model_is_found_in_a_file_that_the_command_names(tmp_path):
