@@ -107,11 +107,7 @@ def _slurm_script(lines: Sequence[tuple[int, str]]) -> Job:
             groups.append([])
         else:
             groups[-1].append((number, rest))
-    jobs = [
-        slurm([word for _, rest in group for word in rest.split()], "#SBATCH", group[0][0])
-        for group in groups
-        if group
-    ]
+    jobs = [_of_lines(group) for group in groups if group]
     if not jobs:
         return Job(said="#SBATCH")
     chosen = next((job for job in jobs if job.devices), jobs[0])
@@ -121,6 +117,14 @@ def _slurm_script(lines: Sequence[tuple[int, str]]) -> Job:
     for number, job in enumerate(jobs):
         variables |= {f"{name}_HET_GROUP_{number}": value for name, value in job.variables.items()}
     return replace(chosen, variables=variables, said=f"{chosen.said} (of a heterogeneous job)")
+
+
+def _of_lines(lines: Sequence[tuple[int, str]]) -> Job:
+    """One component of a job; each line is read by itself, as a text with blanks in it ends the words of one."""
+    given: dict[str, str] = {}
+    for _, rest in lines:
+        given |= options(rest.split())
+    return _slurm(given, "#SBATCH", lines[0][0])
 
 
 def of_words(words: Sequence[str | None]) -> Job | None:
@@ -147,7 +151,7 @@ def over(own: Job | None, told: Job | None) -> Job | None:
         return own or told
     if not own.given or not told.given:
         return told if told.given else own
-    return slurm([f"--{name}={value}" for name, value in (own.given | told.given).items()], "sbatch", own.line)
+    return _slurm(own.given | told.given, "sbatch", own.line)
 
 
 def options(words: Sequence[str]) -> dict[str, str]:
@@ -189,8 +193,12 @@ _ALONE = frozenset({
 
 
 def slurm(words: Sequence[str], by: str, line: int) -> Job:
+    """A job by the words of one of Slurm's commands."""
+    return _slurm(options(words), by, line)
+
+
+def _slurm(given: dict[str, str], by: str, line: int) -> Job:
     """A job by Slurm's options. Without `--nodes` and tasks, Slurm gives one node; a range of nodes is no count."""
-    given = options(words)
     tasks, each = _count(given.get("ntasks")), _count(given.get("ntasks-per-node"))
     nodes = _nodes(given.get("nodes"))
     if nodes is None and "nodes" not in given and by != "srun":

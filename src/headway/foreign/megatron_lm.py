@@ -49,9 +49,8 @@ def claims(launch: Launch) -> bool:
     lines = launch.lines(slime.SWITCHES)
     signs = max(len(SIGNS & line.flags.keys()) for line in lines)
     sure = any(ONLY & line.flags.keys() for line in lines) or launch.name.startswith("pretrain")
-    return (signs >= 4 and sure) or (
-        signs >= 1 and NAMED.fullmatch(launch.name) is not None and any(line.gaps for line in lines)
-    )
+    hidden = NAMED.fullmatch(launch.name) is not None and any(line.gaps for line in lines)
+    return sure and (signs >= 4 or (signs >= 1 and hidden))
 
 
 def read(script: Script) -> Found | None:

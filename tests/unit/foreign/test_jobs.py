@@ -28,6 +28,7 @@ def job(*lines: str) -> jobs.Job:
         (["#SBATCH --gpus-per-node=a100:8"], 1, 8),
         (["#SBATCH --nodes=2-2", "#SBATCH --gres=gpu:8  # all of them"], 2, 8),
         (["#SBATCH --gres=gpu"], 1, 1),
+        (['#SBATCH --comment "a b" ', "#SBATCH -p gpu -N 2", '#SBATCH --gpus-per-node="h100:8"'], 2, 8),
         (["#SBATCH -N 1", "#SBATCH hetjob", "#SBATCH -N 4", "#SBATCH --gpus-per-node=8"], 4, 8),
         (["#PBS -l select=4:ncpus=64:ngpus=8:mem=512gb"], 4, 8),
         (["#PBS -l nodes=2:ppn=32:gpus=4"], 2, 4),

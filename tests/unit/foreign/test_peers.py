@@ -78,6 +78,7 @@ def test_a_system_is_told_by_its_name(text, system, trainer):
         "python train.py $MORE_FLAGS --data /d",
         "python -m mylab.recipe.vision.trainer --lr 0.1",
         "python -m recipe.vision.trainer --lr 0.1",
+        "source lost.sh\ntorchrun train_lora.py --bf16 ${LORA_ARGS[@]}",
         "python main.py --num-layers 12 --hidden-size 768 --num-attention-heads 12 --seq-length 1024 --bf16",
     ],
 )
