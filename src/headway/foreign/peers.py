@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from headway.foreign import documents
-from headway.foreign.command import NO_STARTERS, Flag, Line, launches, split
+from headway.foreign.command import NO_STARTERS, PYTHON, Flag, Line, launches, split
 from headway.foreign.documents import RefusedError
 from headway.foreign.shell import Command, Script
 from headway.foreign.shell.values import Word, worlds
@@ -108,7 +108,7 @@ def _entry(command: Command) -> str:
     if texts[:1] and texts[0].rpartition("/")[2] in NO_STARTERS:
         return ""
     kept = [
-        text
+        last if PYTHON.fullmatch(last := text.rpartition("/")[2]) else text
         for place, text in enumerate(texts)
         if text[:1] != "-" and not (place and texts[place - 1].startswith("--") and "=" not in texts[place - 1])
     ]

@@ -93,6 +93,7 @@ def test_a_name_and_one_common_flag_are_no_proof(text):
         ("accelerate launch my_run.py --model_name_or_path unsloth/Qwen3-4B --num_generations 8 --use_vllm", "trl"),
         ("python examples/scripts/sft.py --model_name_or_path a/b --dataset_name c --learning_rate 1e-5", "trl"),
         ("python -m trl.scripts.dpo --model_name_or_path a/b", "trl"),
+        ("/opt/unsloth/bin/python3 dpo.py --model_name_or_path a/b --beta 0.1 --max_prompt_length 512", "trl"),
         ("python trl/scripts/grpo.py --config x.yaml --learning_rate 1e-6", "trl"),
         ("accelerate launch src/open_r1/grpo.py --config recipes/x.yaml --vllm_mode server", "trl"),
         ("python sft.py --model_name_or_path a/b --dataset_name c --max_length 2048 --per_device_train_batch_size 2",
