@@ -55,7 +55,7 @@ TUNING = frozenset({
     "use_peft", "dataset_text_field", "assistant_only_loss", "completion_only_loss", "packing_strategy",
     "padding_free", "dataset_num_proc", "dataset_train_split", "dataset_test_split", "use_bnb_nested_quant",
     "lora_task_type", "chat_template_path", "precompute_ref_log_probs", "sft_model_path", "reward_model_path",
-    "max_prompt_length", "beta", "loss_type",
+    "max_prompt_length", "beta", "loss_type", "packing",
 })  # fmt: skip
 """Flags that TRL's other trainers and its ModelConfig have, and transformers has not."""
 OWN = re.compile(
@@ -129,7 +129,7 @@ def _claims(launch: Launch, keys: Iterable[str]) -> bool:
     if len(plain & (MARKS | TUNING)) >= 2:
         return True
     name = launch.name.removesuffix(".py").rpartition(".")[2]
-    ours = {"model_name_or_path", "dataset_name"} <= plain or bool(plain & MARKS)
+    ours = {"model_name_or_path", "dataset_name"} <= plain or bool(plain & (MARKS | TUNING))
     return NAMED_SO.fullmatch(name) is not None and ours and not strangers
 
 
