@@ -67,12 +67,17 @@ def read_case(
         raise InputError(f"RUN: is {'empty' if words else 'missing'}; {_instead()}")
     if is_launch(words):
         from headway.cli.launch import launch_case, read_launch
+        from headway.foreign.readers import NoTrainerError
 
         if trainer is not None:
             raise InputError(
                 f"--trainer {trainer}: {' '.join(words)[:80]} says itself who trains; leave --trainer out"
             )
-        return launch_case(read_launch(words), model, machine, pod, settings)
+        try:
+            launch = read_launch(words)
+        except NoTrainerError as error:
+            raise error.named(machine, model) from None
+        return launch_case(launch, model, machine, pod, settings)
     if model is not None:
         raise InputError(f"--model {model}: only a launch script or command has one; name the model as RUN")
     case = _case(words[0], trainer, machine, settings)
@@ -165,6 +170,10 @@ def model_shape(run: str) -> ModelShape:
             raise InputError(f"{run}: no such file")
         return replace(from_folder(folder), name=folder.resolve().name)
     found = shapes.by_name(run)
+    if found is None and not path.is_dir():
+        from headway.foreign.shape_flags import by_variant
+
+        found = by_variant(run)
     if found is not None:
         return found
     if path.is_dir():
@@ -253,7 +262,8 @@ def _of_spec(path: Path, name: str | None, host: int | None, settings: Sequence[
     source, unknown = _sized(resolve(spec.model))
     machine = find_machine(name, host, limit=spec.memory.limit)
     workload = to_workload(spec, source, None if name is None else machine)
-    workload = replace(workload, unknown=(*workload.unknown, *unknown, *workload.model.assumed))
+    told = (*unknown, *workload.model.assumed, *machines.said(name or ""))
+    workload = replace(workload, unknown=(*workload.unknown, *told))
     return Case(workload, machine, "headway", spec)
 
 
@@ -281,6 +291,7 @@ def _of_model(shape: ModelShape, trainer: str, name: str | None, host: int | Non
         workload = replace(workload, unknown=(*workload.unknown, *said))
     check_device(workload, machine, f"--trainer {trainer}")
     check_layout(workload, machine)
+    workload = replace(workload, unknown=(*workload.unknown, *machines.said(name or "")))
     return Case(workload, machine, presets.by_name(trainer).title)
 
 

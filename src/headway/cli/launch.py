@@ -19,13 +19,13 @@ from headway.cli.inputs import (
     model_shape,
 )
 from headway.errors import InputError
+from headway.facts import machines
 from headway.facts.machine import Machine
 from headway.facts.workload import Workload
-from headway.foreign import launched
+from headway.foreign import counts, jobs, launched, ray_settings
 from headway.foreign.found import Found
 from headway.foreign.manifests import is_manifest
-from headway.foreign.readers import read_launcher, read_manifest, read_run, settings_of
-from headway.foreign.shape_flags import shape_of
+from headway.foreign.readers import NoTrainerError, read_launcher, read_manifest, read_run, settings_of
 from headway.foreign.shell import Script, files, read_text
 from headway.foreign.shell.calls import inner_file
 from headway.foreign.shell.values import known
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 class Launch(Struct, frozen=True):
     """What was read of a launch. `path` is the script's file, None where there is none that can be changed; `words`
-    are those of a command as it is typed, empty for a file. `pod` is the launch's own file where it describes a pod.
+    are those of a command as it is typed, empty for a file; `named` is how it was named. `counts`
+    is what it was told of the machine. `pod` is the launch's own file where it describes a pod.
 
     >>> read_launch(["python3", "train.py", "--rollout-batch-size", "8"]).found.system
     'slime'
@@ -46,6 +47,8 @@ class Launch(Struct, frozen=True):
     found: Found
     path: Path | None = None
     words: tuple[str, ...] = ()
+    named: tuple[str, ...] = ()
+    counts: jobs.Counts | None = None
     pod: Path | None = None
 
     def lint(
@@ -57,10 +60,15 @@ class Launch(Struct, frozen=True):
         return lint(self.found, self.script, workload, at_step, refusals)
 
 
-def read_launch(words: Sequence[str]) -> Launch:
-    """The launch that the words name. Nothing of it is run. InputError where it cannot be read."""
+def read_launch(words: Sequence[str], there: jobs.Counts | None = None) -> Launch:
+    """The launch that the words name. Nothing of it is run. `there` stands for the machine where it asks that how
+    many devices it has. InputError where it cannot be read."""
+    return replace(_read_launch(words, there), named=tuple(words), counts=there)
+
+
+def _read_launch(words: Sequence[str], there: jobs.Counts | None) -> Launch:
     if len(words) > 1:
-        return _of_command(words)
+        return _of_command(words, there)
     path = Path(words[0]).expanduser()
     if path.suffix == ".py":
         return Launch(Script(str(path), ()), read_run(path))
@@ -77,18 +85,18 @@ def read_launch(words: Sequence[str]) -> Launch:
                 f"{path}: prints no arguments of a run; give the log from its start, or the script that started it"
             )
     if is_manifest(path):
-        script, found, has_pod = read_manifest(path)
+        script, found, has_pod = read_manifest(path, there)
         return Launch(script, found, pod=path if has_pod else None)
-    return _of_script(path)
+    return _of_script(path, there)
 
 
-def _of_script(path: Path) -> Launch:
+def _of_script(path: Path, there: jobs.Counts | None, job: jobs.Job | None = None) -> Launch:
     """A script; one in which another starts the trainer has nothing to change."""
-    script, found = read_launcher(path)
+    script, found = read_launcher(path, job=job, counts=there)
     return Launch(script, found, None if found.at is not None and found.at.file in script.started else path)
 
 
-def _of_command(words: Sequence[str]) -> Launch:
+def _of_command(words: Sequence[str], there: jobs.Counts | None) -> Launch:
     """A command as it is typed; a script that it names is read with the arguments behind it."""
     inner = inner_file([known(word) for word in words])
     if inner is not None:
@@ -96,7 +104,7 @@ def _of_command(words: Sequence[str]) -> Launch:
     elif is_shell_script(Path(words[0]).expanduser()):
         place = 0
     else:
-        script = read_text(shlex.join(words), "command line")
+        script = read_text(shlex.join(words), "command line", job=jobs.of_words(words), counts=there)
         return Launch(script, settings_of(script, Path.cwd()), words=tuple(words))
     path = Path(words[place]).expanduser()
     taken_along = inner.folder.text if inner is not None and inner.folder is not None else None
@@ -107,10 +115,10 @@ def _of_command(words: Sequence[str]) -> Launch:
             raise InputError(f"{path}: {reason}")
         return _without_launcher(words, f"{path}: {reason}")
     if len(words) == place + 1 and all("=" not in word for word in words[:place]):
-        return replace(_of_script(path), words=tuple(words))
+        return replace(_of_script(path, there, jobs.of_words(words[:place])), words=tuple(words))
     whole = path.resolve()
     line = shlex.join([*(words[:place] or ("bash",)), str(whole), *words[place + 1 :]])
-    script = read_text(line, "command line", whole, files.root_of(whole), follows=True)
+    script = read_text(line, "command line", whole, files.root_of(whole), follows=True, counts=there)
     return Launch(script, settings_of(script), words=tuple(words))
 
 
@@ -154,13 +162,12 @@ def taken(launch: Launch) -> str:
 def reason_of(error: InputError) -> str:
     """Why a launch cannot be read, on one line, without what `headway plan` takes instead of one.
 
-    >>> from headway.foreign.readers import INSTEAD
-    >>> reason_of(InputError(f"run.sh: no trainer that is known is started in it; {INSTEAD}", "line 2: too long"))
-    'run.sh: no trainer that is known is started in it; line 2: too long'
+    >>> from headway.foreign.peers import Instead
+    >>> reason_of(NoTrainerError("run.sh: no trainer that is known is started in it", Instead()))
+    'run.sh: no trainer that is known is started in it'
     """
-    from headway.foreign.readers import INSTEAD
-
-    return "; ".join(" ".join(problem.replace(f"; {INSTEAD}", "").split()) for problem in error.problems)
+    problems = (error.why,) if isinstance(error, NoTrainerError) else error.problems
+    return "; ".join(" ".join(problem.split()) for problem in problems)
 
 
 def root_of(path: Path) -> Path:
@@ -168,15 +175,12 @@ def root_of(path: Path) -> Path:
     return files.root_of(path.resolve())
 
 
-def planned_workload(found: Found, model: str | None, keys: Sequence[str]) -> Workload:
-    """The workload of a launch. `model` names the model where the launch does not tell it, or another one."""
-    shape = None if model is None else model_shape(model)
-    if found.system in ("slime", "miles"):
-        return launched.workload(found, shape, keys)
-    from headway.foreign import runs, settings
-
-    workload = runs.workload(found, shape if shape is not None else shape_of(found))
-    return settings.apply(workload, keys)
+def planned_workload(
+    found: Found, model: str | None, keys: Sequence[str], machine: Machine | None = None
+) -> Workload:
+    """The workload of a launch. `model` names the model where the launch does not tell it, or another one; `machine`
+    tells how many devices it has where the launch does not."""
+    return launched.workload(found, None if model is None else model_shape(model), keys, machine)
 
 
 def launch_case(
@@ -194,15 +198,23 @@ def _planned_case(
     launch: Launch, model: str | None, machine: str | None, pod: Path | None, given: Sequence[str], said: str
 ) -> Case:
     host, keys = host_memory(given)
-    workload = planned_workload(launch.found, model, keys)
-    if said:
-        workload = replace(workload, unknown=(*workload.unknown, said))
-    there = find_machine(machine, host, ray=workload.ray)
+    there = find_machine(machine, host)
     if pod is None and not there.unified:
         pod = launch.pod
+    in_it = None if pod is None else _job_of_pod(pod)
+    launch, assumed = _read_there(launch, there, in_it)
+    workload = planned_workload(launch.found, model, keys, there)
+    workload = replace(workload, unknown=(*assumed, *workload.unknown, *([said] if said else [])))
+    there = find_machine(machine, host, ray=True) if workload.ray else there
+    there, notes = counts.under_job(there, launch.script.job)
+    workload = replace(workload, unknown=(*workload.unknown, *notes, *machines.said(machine or "")))
     if pod is not None:
-        there, notes = in_pod(there, pod, workload)
-        workload = replace(workload, unknown=(*workload.unknown, *notes))
+        there, said_of_pod = in_pod(there, pod, workload)
+        workload = replace(workload, unknown=(*workload.unknown, *said_of_pod))
+    if workload.ray:
+        of_ray, idle = ray_settings.of_launch(launch.script, launch.found)
+        there, moved = ray_settings.applied(there, of_ray, launch.script.path)
+        workload = replace(workload, unknown=(*workload.unknown, *moved, *idle))
     title = f"{launch.found.system}, {launch.found.value('trainer_backend') or 'its'} trainer ({launch.script.path})"
     check_device(workload, there, launch.script.path)
     try:
@@ -210,6 +222,26 @@ def _planned_case(
     except InputError as error:
         raise InputError(*(launched.in_flags(text, launch.found, keys) for text in error.problems)) from None
     return Case(workload, there, title, launch=launch)
+
+
+def _job_of_pod(path: Path) -> jobs.Job:
+    """How many devices the pod has that the trainer is in."""
+    from headway.foreign.pod import read_pods, trainer
+
+    pod = trainer(read_pods(path))
+    return jobs.Job(devices=pod.gpus or None, said=pod.name)
+
+
+def _read_there(launch: Launch, machine: Machine, pod: jobs.Job | None) -> tuple[Launch, tuple[str, ...]]:
+    """The launch as it reads on a machine and in a pod, where it asks how many devices there are, and what was
+    assumed."""
+    there = counts.of_machine(launch.script, machine, pod)
+    assumed: tuple[str, ...] = ()
+    if there is not None and launch.found.unknown:
+        again = read_launch(launch.named, there)
+        if (again.found.settings, again.found.unknown) != (launch.found.settings, launch.found.unknown):
+            launch, assumed = again, counts.assumed(there, again.found)
+    return replace(launch, found=counts.from_job(launch.found, pod, launch.script.path)), assumed
 
 
 def in_pod(machine: Machine, path: Path, workload: Workload) -> tuple[Machine, tuple[str, ...]]:
@@ -221,4 +253,7 @@ def in_pod(machine: Machine, path: Path, workload: Workload) -> tuple[Machine, t
     if pod.gpus and pod.gpus < min(workload.layout.devices, machine.device_count):
         notes.append(f"{pod.name} has {pod.gpus} devices, and the run has {workload.layout.devices} on a node")
     limited = with_pod(machine, pod)
-    return (limited if workload.ray else limited.without_ray()), tuple(f"pod: {note}" for note in notes)
+    if not workload.ray:
+        return limited.without_ray(), tuple(f"pod: {note}" for note in notes)
+    limited, of_ray = ray_settings.applied(limited, pod.environment, pod.name)
+    return limited, tuple(f"pod: {note}" for note in (*notes, *of_ray))

@@ -101,8 +101,8 @@ def _planned_again(launch: Launch, made: Patched, case: Case, model: str | None,
 
     assert launch.path is not None
     whole = launch.path.resolve()
-    found = settings_of(read_text(made.text, launch.script.path, whole, root_of(whole)), root_of(whole))
-    workload = planned_workload(found, model, keys)
+    script = read_text(made.text, launch.script.path, whole, root_of(whole), counts=launch.counts)
+    workload = planned_workload(settings_of(script, root_of(whole)), model, keys, case.machine)
     kinds = [each.kind for each in verdict(plan(workload, case.machine), case.machine)]
     if "does not fit" in kinds:
         return "does not fit"

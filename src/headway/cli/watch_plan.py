@@ -326,6 +326,8 @@ def verdict_line(ledger: str, tells_more: str) -> str:
     elif plan.verdict == "cannot tell" and plan.deciding:
         names = ", ".join(each.partition(" ")[0].rstrip(":") for each in plan.deciding)
         text += f": nobody said {names[:SAID]}, which decides; --set it"
+    elif plan.verdict == "cannot tell" and plan.unplanned:
+        text += f": {plan.unplanned[0][:SAID]}"
     elif pool is not None and pool.limits:
         limit = pool.limits[0]
         over = plan.verdict == "does not fit"

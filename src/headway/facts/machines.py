@@ -17,9 +17,11 @@ from headway.units import GIB, format_bytes
 LARGEST_COUNT = 10_000
 """No name asks for more nodes or devices than this: a slip of the keyboard would fill the memory with pools."""
 
-_SHAPE = re.compile(r"(?:(?:(\d+)x)?(\d+)x)?([a-z].*)")
-_BEHIND = re.compile(r"([a-z].*?)x(\d{1,4})")
+_SHAPE = re.compile(r"(?:(?:(\d+)x)?(\d+)x)?([a-z0-9].*)")
+_BEHIND = re.compile(r"([a-z0-9].*?)[x:](\d{1,4})")
 _CPU = re.compile(r"cpu(\d+)(?:gib|g)")
+_AROUND = re.compile(r"(?:nvidia|geforce|tesla|amd|instinct)[-_\s]*|[-_\s]*(?:sxm\d?|pcie|hbm\d?e?)(?=$|[-_\s])")
+"""Words around a name that tell of its maker and its form, and nothing of its memory."""
 _SEPARATORS = re.compile(r"[-_\s]")
 """What spellings of one name differ in: RTX 4090, rtx-4090, rtx4090."""
 
@@ -52,10 +54,17 @@ class Row(Struct, frozen=True):
         """The names that mean this row, the table's own first: with or without the size on the box, and its unit."""
         base = self.name.removesuffix(f"-{self.size}")
         full = f"{base}-{self.size}"
-        return (self.name, full, f"{full}gb", *_ALIASES.get(self.name, ()))
+        return (self.name, full, f"{full}gb", f"{full}g", *_ALIASES.get(self.name, ()))
 
 
-_ALIASES = {"gb10": ("dgx-spark",)}
+_ALIASES = {
+    "gb10": ("dgx-spark", "spark"), "rtx3090": ("3090",), "rtx4090": ("4090",), "rtx5090": ("5090",),
+    "rtx6000-ada": ("rtx-ada-6000", "6000-ada"), "rtx-pro-6000": ("pro-6000", "rtx-pro-6000-blackwell"),
+    "a6000": ("rtx-a6000",), "h100-94": ("h100-nvl",), "mi300x": ("mi300",), "mi250x": ("mi250",),
+}  # fmt: skip
+_PLAIN = {"h100": "h100-80", "a100": "a100-80", "h800": "h800-80", "a800": "a800-80", "v100": "v100-16",
+          "gh200": "gh200-96"}  # fmt: skip
+"""Devices that are made in several sizes, as people call them, and the one that is meant: of V100 the smaller one."""
 
 
 @cache
@@ -80,7 +89,9 @@ def _from_row(row: Mapping[str, str]) -> Row:
 
 @cache
 def _by_spelling() -> dict[str, Row]:
-    return {_SEPARATORS.sub("", spelling): row for row in table().values() for spelling in row.spellings()}
+    rows = table()
+    found = {_SEPARATORS.sub("", spelling): row for row in rows.values() for spelling in row.spellings()}
+    return {**{plain: rows[name] for plain, name in _PLAIN.items()}, **found}
 
 
 def names() -> tuple[str, ...]:
@@ -103,10 +114,7 @@ def by_name(name: str) -> Machine:
     >>> by_name("b200x8").device_count
     8
     """
-    plain = _SEPARATORS.sub("", name.lower())
-    behind = _BEHIND.fullmatch(plain)
-    if behind is not None and behind[1] in _by_spelling():
-        plain = f"{behind[2]}x{behind[1]}"
+    plain = _plain(name)
     match = _SHAPE.fullmatch(plain)
     row = _by_spelling().get(match[3]) if match else None
     if match is not None and row is not None:
@@ -117,6 +125,30 @@ def by_name(name: str) -> Machine:
     if cpu is not None and int(cpu[1]) > 0:
         return _cpu(int(cpu[1]) * GIB, f"cpu-{int(cpu[1])}gib")
     raise InputError(f"machine {name!r}: is not in the table; {_nearest(match[3] if match else plain)}")
+
+
+def _plain(name: str) -> str:
+    """A name without what only tells it apart in writing, and with its count in front."""
+    plain = _SEPARATORS.sub("", _AROUND.sub("", name.lower().replace("*", "x").replace("\u00d7", "x")))
+    behind = _BEHIND.fullmatch(plain)
+    return f"{behind[2]}x{behind[1]}" if behind is not None and behind[1] in _by_spelling() else plain
+
+
+def said(name: str) -> tuple[str, ...]:
+    """What to say of a name that is taken for one of several sizes, or for a part of a card.
+
+    >>> said("8xH100"), said("8xh100-80")
+    (('machine 8xH100: h100 is taken to be the one of 80 GB, h100-80',), ())
+    """
+    match = _SHAPE.fullmatch(_plain(name))
+    kind = match[3] if match else ""
+    if kind in _PLAIN:
+        row = table()[_PLAIN[kind]]
+        return (f"machine {name}: {kind} is taken to be the one of {row.size} GB, {row.name}",)
+    row_of = _by_spelling().get(kind)
+    if row_of is not None and row_of.name == "mi250x":
+        return (f"machine {name}: a device is one of the two dies of a card, with {row_of.size} GB",)
+    return ()
 
 
 def _check_counts(name: str, nodes: int, devices: int) -> None:

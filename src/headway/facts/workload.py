@@ -337,7 +337,8 @@ class Workload(Struct, frozen=True):
     `loads`: the "first" rank reads the whole model into host memory for all, or "each" does.
     `tools_limit_bytes`: what tools and environments of all samples may take of a node's host memory.
     `critic`, `reward_model`, `teacher` and `reference_model` are whole models of their own (`trainer.reference` is a
-    frozen copy beside the actor). `unplanned` says, in words, what holds memory and is in no line.
+    frozen copy beside the actor). `unplanned` says, in words, what holds memory and is in no line, or is not known:
+    the plan cannot tell then. `not_read` are flags of a launch that no line hangs on.
     """
 
     model: ModelShape
@@ -369,6 +370,7 @@ class Workload(Struct, frozen=True):
     teacher: OtherModel | None = None
     reference_model: OtherModel | None = None
     unplanned: tuple[str, ...] = ()
+    not_read: tuple[str, ...] = ()
 
     @property
     def others(self) -> tuple[tuple[Role, OtherModel], ...]:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from headway.foreign.shell.commands import Command
@@ -53,13 +53,17 @@ class Line(Struct, frozen=True):
     words: tuple[Word, ...] = ()
     gaps: tuple[Gap, ...] = ()
     loose: tuple[Word, ...] = ()
+    asked: set[str] = field(default_factory=set)
+    """The flags that were asked for, given or not."""
 
     def last(self, *names: str) -> Flag | None:
         """The flag of one of these names that is given last; None where none is."""
+        self.asked.update(names)
         found = [self.flags[name][-1] for name in names if name in self.flags]
         return max(found, key=lambda flag: flag.place, default=None)
 
     def __contains__(self, name: str) -> bool:
+        self.asked.add(name)
         return name in self.flags
 
 

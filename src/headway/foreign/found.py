@@ -49,6 +49,8 @@ class Found(Struct, frozen=True):
     sourced: tuple[str, ...] = ()
     program: str = ""
     at: Origin | None = None
+    asked: frozenset[str] = frozenset()
+    """The flags that the reader asked for, given or not."""
     model: str = ""
     """The name or path of the model's checkpoint as the script has it; empty where it names none."""
 

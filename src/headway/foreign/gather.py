@@ -249,7 +249,7 @@ def named(line: Line) -> Line:
     for name, given in line.flags.items():
         key = name.replace("-", "_")
         flags[key] = (*flags.get(key, ()), *given)
-    return Line(flags, line.words, line.gaps, line.loose)
+    return Line(flags, line.words, line.gaps, line.loose, line.asked)
 
 
 def checkpoint(into: Gather, got: Got) -> str:

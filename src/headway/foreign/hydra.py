@@ -169,9 +169,11 @@ class Config(Struct):
     options: dict[str, Word] = field(default_factory=dict)
     unread: list[str] = field(default_factory=list)
     budget: int = MOST_REFERENCES
+    asked: set[str] = field(default_factory=set)
 
     def get(self, *paths: str) -> Got:
         """What is set at the first of these paths that is set."""
+        self.asked.update(paths)
         for path in paths:
             found = self._at(path)
             if found is not None:
@@ -180,6 +182,7 @@ class Config(Struct):
 
     def group(self, name: str) -> Got:
         """The option chosen of a group of configurations: `name=option` or `name@package=option`."""
+        self.asked.update(each.key for each in self.overrides if each.key.partition("@")[0] == name)
         for each in reversed(self.overrides):
             if each.key == name or each.key.startswith(f"{name}@"):
                 return Got(each.value, given=True, why=each.why, at=each.at)

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from headway.errors import InputError
+from headway.facts.machine import Machine
 from headway.facts.shapes import ModelShape
 from headway.facts.workload import ROLES, Offload, OtherModel, Workload
-from headway.foreign import presets
+from headway.foreign import counts, presets
 from headway.foreign.found import Found, Setting
 from headway.foreign.megatron_flags import offloaded
+from headway.foreign.not_read import not_read
 from headway.foreign.settings import apply
 from headway.foreign.shape_flags import shape_of
 
@@ -43,19 +45,36 @@ ALSO = {
 }  # fmt: skip
 """Key of the Workload -> flag that gives it and is no key of Found."""
 
+ASKED = ("fully-async", "update-weight-mode", "use-precision-aware-optimizer", "async-save", "no-keep-fp32-master")
+"""Further flags that a run is asked for."""
+
 LAYOUT_KEYS = ("layout.tensor", "layout.pipeline", "layout.context", "layout.expert_parallel", "layout.expert_tensor")
 
 
-def workload(found: Found, shape: ModelShape | None = None, overrides: Sequence[str] = ()) -> Workload:
+def workload(
+    found: Found,
+    shape: ModelShape | None = None,
+    overrides: Sequence[str] = (),
+    machine: Machine | None = None,
+) -> Workload:
     """The workload of a run that a script starts; what the script does not tell is as its system's preset has it.
 
-    `shape` where the caller knows the model; `overrides` are `key=value` of the Workload and win over the script.
+    `shape` where the caller knows the model; `overrides` are `key=value` of the Workload and win over the script;
+    `machine` tells how many devices there are where the script does not.
     InputError where the model or the trainer is not known, or settings contradict each other.
     """
-    if found.system not in ("slime", "miles"):
-        return _of_others(found, shape if shape is not None else shape_of(found), overrides)
-    preset = trainer_of(found)
+    found, assumed = counts.settled(found, machine, overrides)
     model = shape if shape is not None else shape_of(found)
+    made = _of_slime if found.system in ("slime", "miles") else _of_others
+    run = made(found, model, overrides)
+    if assumed:
+        counts.check_assumed(run.layout, machine)
+    unplanned = (*run.unplanned, *counts.open_counts(found))
+    return replace(run, unknown=(*assumed, *run.unknown), unplanned=unplanned)
+
+
+def _of_slime(found: Found, model: ModelShape, overrides: Sequence[str]) -> Workload:
+    preset = trainer_of(found)
     given = {each.partition("=")[0].strip() for each in overrides}
     said = [f"{key}={value}" for key, value in settings(found).items() if key not in given]
     # keys of other models change those that the script loads
@@ -71,7 +90,8 @@ def workload(found: Found, shape: ModelShape | None = None, overrides: Sequence[
         text = f"teacher: --opd-type {kind or 'is not known'}, a server that this script does not describe"
         run = replace(run, unplanned=(*run.unplanned, text))
     hidden = tuple(f"{', '.join(keys)}: {why}" for why, keys in _by_reason(found).items())
-    return replace(run, unknown=(*run.unknown, *hidden, *found.unread, *found.notes))
+    left = not_read(found, (*ALSO.values(), *ASKED))
+    return replace(run, unknown=(*run.unknown, *hidden, *found.unread, *found.notes), not_read=left)
 
 
 def with_critic(found: Found, run: Workload) -> Workload:
@@ -86,8 +106,8 @@ def with_critic(found: Found, run: Workload) -> Workload:
         return replace(run, unplanned=(*run.unplanned, text))
     if found.value("critic_loaded") is not True:
         return run
-    counts = [found.flags.get(f"critic-num-{name}", (None,))[0] for name in ("nodes", "gpus-per-node")]
-    numbers = [int(text) if text is not None and text.isdigit() and int(text) else None for text in counts]
+    sizes = [found.flags.get(f"critic-num-{name}", (None,))[0] for name in ("nodes", "gpus-per-node")]
+    numbers = [int(text) if text is not None and text.isdigit() and int(text) else None for text in sizes]
     layout, group = run.layout, 0
     # arguments that a log prints have both in every version, and by default they are the actor's
     printed = "use-critic" in found.flags and numbers == [layout.nodes, layout.devices]

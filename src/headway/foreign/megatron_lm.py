@@ -29,6 +29,12 @@ SIGNS = frozenset({
     "use-distributed-optimizer", "data-path", "split", "lr-decay-iters", "context-parallel-size", "bf16",
 })  # fmt: skip
 """Flags by which a training command of Megatron-LM is known; four of them are no accident."""
+ONLY = frozenset({
+    "tensor-model-parallel-size", "pipeline-model-parallel-size", "expert-model-parallel-size", "use-mcore-models",
+    "use-distributed-optimizer", "transformer-impl", "max-position-embeddings", "train-samples", "lr-decay-iters",
+    "context-parallel-size", "tokenizer-type",
+})  # fmt: skip
+"""Those that no other trainer has; model sizes and batch sizes are called so by many."""
 NAMED = re.compile(r"(?:pretrain|finetune|sft|train)_\w*\.py|(?:pretrain|finetune|train_rl)\.py")
 NOT_TRAINING = re.compile(r"convert|checkpoint|preprocess|inference|generate|eval|tasks/|text_generation|server")
 
@@ -42,9 +48,9 @@ def claims(launch: Launch) -> bool:
         return False
     lines = launch.lines(slime.SWITCHES)
     signs = max(len(SIGNS & line.flags.keys()) for line in lines)
-    return signs >= 4 or (
-        signs >= 1 and NAMED.fullmatch(launch.name) is not None and any(line.gaps for line in lines)
-    )
+    sure = any(ONLY & line.flags.keys() for line in lines) or launch.name.startswith("pretrain")
+    hidden = NAMED.fullmatch(launch.name) is not None and any(line.gaps for line in lines)
+    return sure and (signs >= 4 or (signs >= 1 and hidden))
 
 
 def read(script: Script) -> Found | None:
@@ -73,8 +79,10 @@ def _own(said: Answers, line: Line, launch: Launch) -> tuple[Answers, dict[str, 
     }
     derived = {key: value for key, value in slime.follows({**_EMPTY, **said}).items() if key in FOLLOWS}
     derived |= {"dtype": "fp32", "mode": "sync"}
-    if started.kind and not started.nodes.given:
+    if started.kind not in ("", "srun") and not started.nodes.given:
         derived["nodes"] = 1
+    if started.kind == "torchrun" and not started.devices.given:
+        derived["gpus_per_node"] = 1
     if "use-distributed-optimizer" in line:
         derived["zero_stage"] = 1
     if stage is not None and stage.name == "zero-stage" and stage.text is not None and stage.text.isdigit():

@@ -121,7 +121,7 @@ def from_line(line: Line, program: str, launcher: Sequence[object] = ()) -> Foun
     _worked_out(into, is_rl)
     model = checkpoint(into, flag(line, *MODEL))
     flags = {key: tuple(value.text for value in given[-1].values) for key, given in line.flags.items()}
-    return into.found(flags=flags, model=model, program=program)
+    return into.found(flags=flags, model=model, program=program, asked=frozenset(line.asked))
 
 
 ALWAYS = frozenset({"tp", "cp", "optimizer", "lora_rank", "save_interval", "eval_interval", "global_batch"})

@@ -10,7 +10,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from headway.errors import InputError
@@ -21,6 +21,7 @@ from headway.foreign.manifests import head
 from headway.units import KIB, LARGEST, MIB, format_bytes
 
 MOST_TEMPLATES = 64
+MOST_VARIABLES = 1000
 DEFAULT_SHM = 64 * MIB
 """Size of /dev/shm where nothing is mounted there: what containerd and CRI-O give a container."""
 OUT_OF_MEMORY = "the kernel kills a process of the container (OOMKilled)"
@@ -53,6 +54,8 @@ class Pod(Struct, frozen=True):
     shm: int | None
     replicas: int = 1
     notes: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    """The variables of the container that it sets to a text."""
 
 
 def read_pods(path: Path) -> tuple[Pod, ...]:
@@ -204,8 +207,19 @@ def _pod(spec: Node, name: str, replicas: int) -> Pod:
     if beside:
         notes.append(f"{name}: {', '.join(beside)} run beside {chosen.get('name', '')}, under limits of their own")
     return Pod(
-        name, str(chosen.get("name", "")), min(bounds, default=None), _gpus(chosen), shm, replicas, tuple(notes)
-    )
+        name, str(chosen.get("name", "")), min(bounds, default=None), _gpus(chosen), shm, replicas, tuple(notes),
+        _environment(chosen),
+    )  # fmt: skip
+
+
+def _environment(container: Node) -> dict[str, str]:
+    given = container.get("env")
+    entries = [each for each in given if isinstance(each, dict)] if isinstance(given, list) else []
+    return {
+        str(each["name"]): str(each["value"])
+        for each in entries[:MOST_VARIABLES]
+        if "name" in each and isinstance(each.get("value"), str | int | float)
+    }
 
 
 def _table(node: Node, key: str) -> Node:

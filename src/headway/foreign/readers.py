@@ -4,9 +4,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from headway.errors import InputError
-from headway.foreign import miles, slime
+from headway.foreign import counts, miles, slime
 from headway.foreign.command import launches
 from headway.foreign.found import Found
+from headway.foreign.jobs import Counts, Job
+from headway.foreign.peers import Instead, instead, known_by
 from headway.foreign.shell import Command, Script, files, read_script
 from headway.foreign.shell.files import no_file
 from headway.foreign.shell.values import Origin, known
@@ -34,10 +36,16 @@ def readers() -> Iterator[Reader]:
     yield trl.read
 
 
-INSTEAD = (
-    "name the model and its trainer instead, such as: headway plan qwen3-4B --trainer miles-fsdp --machine gb10 "
-    "--set rollout.max_answer=1024"
-)
+class NoTrainerError(InputError):
+    """A launch that starts no trainer which is read: `why`, and `instead`, what to plan by name in its place."""
+
+    def __init__(self, why: str, instead: Instead, machine: str | None = None, model: str | None = None) -> None:
+        self.why, self.instead = why, instead
+        super().__init__(f"{why}; {instead.about(machine, model)}")
+
+    def named(self, machine: str | None, model: str | None) -> "NoTrainerError":
+        """The same for the user's machine, and the model where the user named one."""
+        return NoTrainerError(self.why, self.instead, machine, model)
 
 
 def read_run(path: Path, root: Path | None = None) -> Found:
@@ -52,14 +60,22 @@ def read_run(path: Path, root: Path | None = None) -> Found:
     return read_launcher(path, root)[1]
 
 
-def read_launcher(path: Path, root: Path | None = None, arguments: Sequence[str] = ()) -> tuple[Script, Found]:
+def read_launcher(
+    path: Path,
+    root: Path | None = None,
+    arguments: Sequence[str] = (),
+    *,
+    job: Job | None = None,
+    counts: Counts | None = None,
+) -> tuple[Script, Found]:
     """A launch script with its arguments, and its settings. Scripts that it starts are read only where it starts no
-    trainer itself. InputError as of `read_run`."""
-    script = read_script(path, root, arguments)
+    trainer itself. `job` is what it was submitted with, `counts` stands for the machine where it asks that how many
+    devices it has. InputError as of `read_run`."""
+    script = read_script(path, root, arguments, job=job, counts=counts)
     found = _known(script, root)
     if found is not None:
         return script, found
-    script = read_script(path, root, arguments, follows=True)
+    script = read_script(path, root, arguments, follows=True, job=job, counts=counts)
     return script, settings_of(script, root)
 
 
@@ -83,15 +99,22 @@ def settings_of(script: Script, root: Path | None = None) -> Found:
     started = dict.fromkeys(launch.name for command in script.commands for launch in launches(command))
     programs = f"it starts {', '.join(list(started)[:5])}" if started else "it starts no Python program"
     why = f" ({script.unread[0]})" if script.unread else ""
-    raise InputError(f"{script.path}: no trainer that is known is started in it; {programs}{why}; {INSTEAD}")
+    peer, command, made = instead(script, root)
+    if peer is not None and command is not None:
+        raise NoTrainerError(
+            f"{script.path}: line {command.at.line} starts {peer.name} ({known_by(peer, command)}), which is known "
+            "and not read",
+            made,
+        )
+    raise NoTrainerError(f"{script.path}: no trainer that is known is started in it; {programs}{why}", made)
 
 
-def read_manifest(path: Path) -> tuple[Script, Found, bool]:
+def read_manifest(path: Path, counts: Counts | None = None) -> tuple[Script, Found, bool]:
     """The job that a manifest of Kubernetes, Anyscale, SkyPilot or dstack starts, its settings, and whether it has a
     pod's template: of several jobs the first whose system is known. InputError where it starts none that is."""
-    from headway.foreign.unread import jobs
+    from headway.foreign.unread import started_by
 
-    scripts, has_pod = jobs(path)
+    scripts, has_pod = started_by(path, counts)
     for script in scripts:
         found = _known(script, files.root_of(path.resolve()))
         if found is not None:
@@ -101,7 +124,12 @@ def read_manifest(path: Path) -> tuple[Script, Found, bool]:
 
 def _known(script: Script, root: Path | None) -> Found | None:
     """The settings as the first reader that knows the script reads them."""
-    return next((found for read in readers() if (found := read(script, root)) is not None), None)
+    found = next((found for read in readers() if (found := read(script, root)) is not None), None)
+    if found is None:
+        return None
+    for job in (counts.visible(script, found), script.job):
+        found = counts.from_job(found, job, script.path)
+    return found
 
 
 def _behind(script: Script) -> Found | None:

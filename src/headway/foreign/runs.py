@@ -33,6 +33,7 @@ from headway.foreign.found import Found
 from headway.foreign.gather import truth
 from headway.foreign.hydra import value as literal
 from headway.foreign.megatron_ways import ways
+from headway.foreign.not_read import not_read
 
 MAX_PROMPT = 512
 """Tokens of a prompt where nothing says how long prompts are."""
@@ -50,6 +51,7 @@ class Reading(Struct):
 
     found: Found
     notes: list[str] = field(default_factory=list)
+    asked: set[str] = field(default_factory=set)
 
     def whole(self, key: str, assumed: int, least: int = 1) -> int:
         """A whole number."""
@@ -116,6 +118,7 @@ class Reading(Struct):
 
     def text(self, *names: str) -> str | None:
         """The value of the first of these flags that is given; None where none is."""
+        self.asked.update(names)
         for name in names:
             values = self.found.flags.get(name)
             if values and values[-1] is not None:
@@ -124,6 +127,7 @@ class Reading(Struct):
 
     def flag(self, *names: str, default: bool = False) -> bool:
         """Whether one of these on/off flags is on."""
+        self.asked.update(names)
         for name in names:
             if name in self.found.flags:
                 text = self.text(name)
@@ -147,6 +151,7 @@ class Reading(Struct):
         return Lora(rank, self._targets(names, default))
 
     def _targets(self, names: tuple[str, ...], default: LoraTargets) -> LoraTargets:
+        self.asked.update(names)
         given = next((self.found.flags[name] for name in names if self.found.flags.get(name)), ())
         words = [word.strip(" ,'\"[]") for each in given if each for word in each.split(",")]
         words = [word for word in words if word]
@@ -167,7 +172,8 @@ def workload(found: Found, shape: ModelShape) -> Workload:
     made = _with_others(reading, build(reading, shape))
     unread = tuple(f"not read: {text}" for text in found.unread)
     made = replace(made, save_every=_every(found, "save_interval"), eval_every=_every(found, "eval_interval"))
-    return replace(made, unknown=tuple(dict.fromkeys((*made.unknown, *reading.notes, *unread, *shape.assumed))))
+    unknown = tuple(dict.fromkeys((*made.unknown, *reading.notes, *unread, *shape.assumed)))
+    return replace(made, unknown=unknown, not_read=not_read(found, reading.asked))
 
 
 def _with_others(reading: Reading, made: Workload) -> Workload:

@@ -17,7 +17,7 @@ from headway.units import parse_bytes
 
 SIZES = {"rollout.kv_budget", "engine.bucket", "reward_limit_bytes", "weights_file_bytes", "tools_limit_bytes"}
 """Keys whose value is a size and may be written as 512MiB."""
-NOT_SET = {"model", "unknown", "unplanned"}
+NOT_SET = {"model", "unknown", "unplanned", "not_read"}
 """Fields that are no keys: the model is named on its own, and what is unknown is said by who reads a run."""
 OF_OTHERS = {
     "model", "group", "in_host", "process", "trainer.rows", "trainer.cap", "trainer.offload", "trainer.checkpointing",

@@ -48,17 +48,26 @@ def by_checkpoint(found: Found) -> ModelShape | None:
     """The table's shape for the name of the run's checkpoint, without what names of variants have at their end; else
     that of the model which the name tells it was made of."""
     names = [str(name) for name in (found.settings.get("model_name"), found.model) if name]
-    for name in names:
-        text = name.rstrip("/").rpartition("/")[2].replace("___", ".")  # as ModelScope writes a dot
-        while text and "$" not in text:
-            shape = shapes.by_name(text)
-            if shape is not None:
-                return shape
-            cut = TAIL.sub("", text)
-            if cut == text:
-                break
-            text = cut
-    return next((shape for name in names if "$" not in name and (shape := like(name)) is not None), None)
+    exact = next((shape for name in names if (shape := by_variant(name)) is not None), None)
+    return exact or next((shape for name in names if "$" not in name and (shape := like(name)) is not None), None)
+
+
+def by_variant(name: str) -> ModelShape | None:
+    """The table's shape for the name or path of a checkpoint, without what names of variants have at their end.
+
+    >>> by_variant("Qwen/Qwen2.5-7B-Instruct").name, by_variant("a/b")
+    ('qwen2.5-7B', None)
+    """
+    text = name.rstrip("/").rpartition("/")[2].replace("___", ".")  # as ModelScope writes a dot
+    while text and "$" not in text:
+        shape = shapes.by_name(text)
+        if shape is not None:
+            return shape
+        cut = TAIL.sub("", text)
+        if cut == text:
+            break
+        text = cut
+    return None
 
 
 def from_flags(found: Found, named: ModelShape | None = None) -> ModelShape:

@@ -60,6 +60,9 @@ SIGNS = frozenset({
 })  # fmt: skip
 """Flags by which a training command of slime or Miles is known; three of them are no accident."""
 
+ARRAYS = re.compile(r"(MODEL|CKPT|ROLLOUT|EVAL|PERF|GRPO|OPTIMIZER|SGLANG|MISC|WANDB|TRAIN|ARGS)\w*|\w*_ARGS")
+"""Arrays of arguments as the launch scripts of slime and Miles call them."""
+
 ONLY_MILES = frozenset({
     "keep-fp32-master", "offload-rollout-level", "offload-train-target", "train-memory-margin-bytes",
     "lora-rank", "dp-replicate-size", "update-weight-transfer-mode",
@@ -95,9 +98,8 @@ def is_trainer(launch: Launch) -> bool:
         return False
     lines = launch.lines(SWITCHES)
     signs = max(len(SIGNS & line.flags.keys()) for line in lines)
-    return signs >= 3 or (
-        bool(re.fullmatch(r"train(_async)?\.py", launch.name)) and (signs > 0 or bool(lines[0].gaps))
-    )
+    hidden = any(ARRAYS.fullmatch(gap.name) for line in lines for gap in line.gaps)
+    return signs >= 3 or (bool(re.fullmatch(r"train(_async)?\.py", launch.name)) and (signs > 0 or hidden))
 
 
 def is_miles(script: Script, lines: Sequence[Line]) -> bool:
@@ -161,7 +163,8 @@ def describe(script: Script, found: Sequence[Launch], system: str, rules: Sequen
     first = found[0]
     return Found(
         system, settings, follows_all, unknown, script.unread, tuple(_notes(script, found, lines)), first.arguments,
-        _flags(lines), places(rules, lines), script.sourced, first.program, first.command.at, _checkpoint(lines),
+        _flags(lines), places(rules, lines), script.sourced, first.program, first.command.at,
+        frozenset(name for line in lines for name in line.asked), _checkpoint(lines),
     )  # fmt: skip
 
 

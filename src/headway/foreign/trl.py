@@ -4,7 +4,8 @@ Names and defaults: huggingface/trl 1.x (commit f2cd57710, 2026), `trl/trainer/g
 `model_config.py`; transformers' `TrainingArguments` below them.
 """
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct, field
@@ -32,8 +33,10 @@ from headway.foreign.gather import (
     whole,
 )
 from headway.foreign.launcher import Processes, processes
+from headway.foreign.peers import peer_of
 from headway.foreign.shell import Command, Script
-from headway.foreign.shell.values import Gap, Origin, Word
+from headway.foreign.shell.values import Gap, Origin, Word, worlds
+from headway.foreign.trl_flags import FLAGS
 
 VERSION = "TRL 1.x"
 TRAINERS = ("online_dpo", "grpo", "rloo", "sft", "dpo", "kto", "ppo", "gkd", "reward")
@@ -48,11 +51,21 @@ PLAIN = frozenset({
     "model_name_or_path", "per_device_train_batch_size", "gradient_accumulation_steps", "use_peft", "dataset_name",
     "config", "max_seq_length", "max_length", "gradient_checkpointing",
 })  # fmt: skip
-OF_OTHERS = frozenset({
-    "rlhf_type", "train_type", "external_plugins", "stage", "finetuning_type", "deepspeed_stage", "vllm_num_engines",
-    "num_unique_prompts_rollout", "num_samples_per_prompt_rollout", "dataset_mixer_list",
+"""Settings by which the records that a log prints are known, beside those of `MARKS`."""
+TUNING = frozenset({
+    "use_peft", "dataset_text_field", "assistant_only_loss", "completion_only_loss", "packing_strategy",
+    "padding_free", "dataset_num_proc", "dataset_train_split", "dataset_test_split", "use_bnb_nested_quant",
+    "lora_task_type", "chat_template_path", "precompute_ref_log_probs", "sft_model_path", "reward_model_path",
+    "max_prompt_length", "beta", "loss_type", "packing",
 })  # fmt: skip
-"""Flags of ms-swift, LLaMA-Factory and open-instruct, whose trainers have settings of their own."""
+"""Flags that TRL's other trainers and its ModelConfig have, and transformers has not."""
+OWN = re.compile(
+    r"(?:^|[./])trl[./]scripts[./]|(?:^|/)(?:trl/)?examples/scripts/(?:\w+/)?(?:sft|grpo|dpo|kto|ppo|rloo|gkd|online_dpo"
+    r"|reward|orpo|cpo|gspo|nash_md|xpo|prm|bco|mpo)\w*(?:\.py)?$|open_r1[./](?:grpo|sft)(?:\.py)?$"
+    r"|(?:^|/)alignment-handbook/"
+)
+"""TRL's own scripts, and those of open-r1 and alignment-handbook, whose settings are TRL's with a few more."""
+NAMED_SO = re.compile(r"(?:run_)?(?:sft|grpo|dpo|kto|ppo|rloo|gkd|online_dpo|reward|orpo)(?:_vlm)?")
 
 NAMED: dict[str, Table] = {
     "single_gpu": {"distributed_type": "NO", "num_machines": 1, "num_processes": 1},
@@ -87,7 +100,16 @@ def launches(command: Command) -> Iterator[Launch]:
 
 
 def claims(launch: Launch) -> bool:
-    """Whether a program is a trainer of TRL's: by its name, or by flags that only TRL has."""
+    """Whether a program is a trainer of TRL's: by its entry point, or by flags that only TRL has."""
+    return _claims(launch, ())
+
+
+def _claims(launch: Launch, keys: Iterable[str]) -> bool:
+    """The same, with `keys` of the file of settings that it names.
+
+    Two settings that only TRL has are no accident where nearly all others are TRL's or transformers' too. What a
+    program of another name has in common with TRL's, such as the name of a model, proves nothing.
+    """
     if launch.program.startswith("trl "):
         return True
     names = {
@@ -97,13 +119,20 @@ def claims(launch: Launch) -> bool:
         for name in [item.parts[0].partition("=")[0]]
         if name.startswith("--")
     }
-    plain = {name[2:].replace("-", "_") for name in names}
-    if plain & OF_OTHERS:
+    given = {name[2:].replace("-", "_") for name in names} | set(keys)
+    plain = {name.removeprefix("no_") if name not in FLAGS else name for name in given if "$" not in name}
+    if peer_of(launch.command) is not None:
         return False
-    if len(plain & MARKS) >= 2:
+    strangers = plain - FLAGS
+    if OWN.search(launch.program):
+        return bool(plain - strangers) or "trl" in launch.program
+    if len(strangers) * 4 > len(plain):
+        return False
+    if len(plain & (MARKS | TUNING)) >= 2:
         return True
-    named = any(part in launch.program.lower() for part in (*TRAINERS, "trl"))
-    return named and bool(plain & (MARKS | PLAIN))
+    name = launch.name.removesuffix(".py").rpartition(".")[2]
+    ours = {"model_name_or_path", "dataset_name"} <= plain or bool(plain & (MARKS | TUNING))
+    return NAMED_SO.fullmatch(name) is not None and ours and not strangers
 
 
 def read(script: Script, root: Path | None = None) -> Found | None:
@@ -116,7 +145,24 @@ def read(script: Script, root: Path | None = None) -> Found | None:
     def world(launch: Launch, words: list[Word | Gap]) -> Found:
         return _world(launch, split(words), path, root, script.commands)
 
-    return describe(script, claims, world, launches)
+    def ours(launch: Launch) -> bool:
+        return claims(launch) or _claims(launch, _keys(launch, path, root))
+
+    return describe(script, ours, world, launches)
+
+
+def _keys(launch: Launch, script: Path | None, root: Path | None) -> Iterable[str]:
+    """The keys of the file of settings that a command names."""
+    line = named(split(next(worlds(launch.arguments))))
+    given = line.last("config", "config_file")
+    word = given.values[0] if given is not None and given.values else next(iter(line.words), Word())
+    if not (word.text or "").endswith((".yaml", ".yml", ".json")):
+        return ()
+    path, _ = documents.locate(word, script, root)
+    try:
+        return () if path is None else documents.table(path).keys()
+    except RefusedError:
+        return ()
 
 
 class Options(Struct):
@@ -126,9 +172,11 @@ class Options(Struct):
     table: Table = field(default_factory=dict)
     name: str = ""
     hidden: str = ""
+    asked: set[str] = field(default_factory=set)
 
     def get(self, *names: str) -> Got:
         """What is said of the setting with one of these names, the first that is there."""
+        self.asked.update(names)
         for name in names:
             found = flag(self.line, name, switch=True)
             if found.given:
@@ -193,9 +241,12 @@ def _filled(
     model = checkpoint(into, options.get("model_name_or_path", "model_name"))
     flags = {key: tuple(word.text for word in given[-1].values) for key, given in options.line.flags.items()}
     flags |= {key: (str(value)[:200],) for key, value in options.table.items() if key not in flags}
+    if backend.total:
+        flags["num_processes"] = (backend.total,)
     if backend.configuration:
         flags["accelerate_config_file"] = (backend.configuration,)
-    return into.found(flags=flags, model=model, program=program)
+    asked = frozenset({*options.line.asked, *options.asked})
+    return into.found(flags=flags, model=model, program=program, asked=asked)
 
 
 def _file(into: Gather, options: Options, given: Flag, script: Path | None, root: Path | None) -> None:
@@ -236,6 +287,7 @@ class Backend(Struct):
     hidden: str = ""
     inner: str = ""
     configuration: str = ""
+    total: str = ""
     mixed: Got = field(default_factory=Got)
 
     def got(self, table: Table, key: str) -> Got:
@@ -388,11 +440,13 @@ def _strategy(into: Gather, found: Backend, options: Options, started: Processes
 def _counts(into: Gather, found: Backend, started: Processes) -> None:
     """Nodes and the processes on each: what accelerate counts is all processes together."""
     nodes = started.nodes if started.nodes.given else found.got(found.table, "num_machines")
-    into.take("nodes", nodes, whole, 1)
+    into.take("nodes", nodes, whole, None if started.kind == "srun" else 1)
     if started.kind != "accelerate":
-        into.take("gpus_per_node", started.devices, whole, 1)
+        # deepspeed takes every device of the node, srun as many as the job has tasks there
+        into.take("gpus_per_node", started.devices, whole, None if started.kind in ("deepspeed", "srun") else 1)
         return
     total = started.total if started.total.given else found.got(found.table, "num_processes")
+    found.total = str(total.raw or "")[:20]
     machines = into.count("nodes")
     into.take("gpus_per_node", total, whole)
     every = into.settings.get("gpus_per_node")

@@ -6,6 +6,7 @@ from pathlib import Path
 from headway.errors import InputError
 from headway.foreign import manifests
 from headway.foreign.documents import RefusedError
+from headway.foreign.jobs import Counts
 from headway.foreign.shell import Command, Script, files, read_text
 from headway.foreign.shell.calls import inner_file
 from headway.foreign.shell.values import Item, Word, known
@@ -40,9 +41,9 @@ def _is_flag(item: Item) -> bool:
     return isinstance(first, str) and (first.startswith("-") or "=" in first)
 
 
-def jobs(path: Path) -> tuple[list[Script], bool]:
+def started_by(path: Path, counts: Counts | None = None) -> tuple[list[Script], bool]:
     """What a manifest starts, each as a script that was read, and whether it describes a pod; scripts of a ConfigMap
-    are read where it starts one.
+    are read where it starts one. `counts` stands for the machine where a script asks that how many devices it has.
 
     InputError where the manifest cannot be read, or starts nothing.
     """
@@ -57,19 +58,18 @@ def jobs(path: Path) -> tuple[list[Script], bool]:
             f"command that its image runs, as in: headway plan --pod {path} -- bash run.sh"
         )
     whole = path.resolve()
-    return [_script(start, whole, files.root_of(whole)) for start in found], "containers" in text
+    return [_script(start, whole, files.root_of(whole), counts) for start in found], "containers" in text
 
 
-def _script(start: manifests.Start, path: Path, root: Path) -> Script:
+def _script(start: manifests.Start, path: Path, root: Path, counts: Counts | None) -> Script:
     name = f"{path.name} ({start.name})"
-    script = read_text(start.script, name, path, root, follows=True)
+    script = read_text(start.script, name, path, root, follows=True, counts=counts)
     for command in script.commands:
         inner = inner_file(command.argv)
         held = start.files.get(files.name_of(inner.file)) if inner is not None else None
         if inner is not None and held is not None:
-            return read_text(
-                f"{_exports(start.script)}{held}", name, path, root, _texts(inner.arguments), follows=True
-            )
+            text, words = f"{_exports(start.script)}{held}", _texts(inner.arguments)
+            return read_text(text, name, path, root, words, follows=True, counts=counts)
     return script
 
 

@@ -178,7 +178,12 @@ def claims(launch: Launch) -> bool:
     texts = [each for each in firsts if isinstance(each, str)]
     if any(part in name for part in NOT_TRAINING) or any(each.startswith(OF_FORKS) for each in texts):
         return False
-    return TRAINING.search(name) is not None or sum("actor_rollout_ref." in each[:24] for each in texts) >= 3
+    keys = sum("actor_rollout_ref." in each[:24] for each in texts)
+    found = TRAINING.search(name)
+    # many projects have recipes: one of verl's is a module of its own, or has its keys
+    hydra = not any(each.startswith("--") and not each.startswith("--config") for each in texts)
+    ours = found is not None and ((found.start() == 0 and hydra) or "verl" in found[0] or keys > 0)
+    return ours or keys >= 3
 
 
 def read(script: Script, root: Path | None = None) -> Found | None:
@@ -223,7 +228,7 @@ def from_config(made: Config, program: str, launcher: tuple[object, ...] = ()) -
         flags.pop(path, None)
         if got.given and (got.why or got.raw is not None):
             flags[path] = (_same(got, model) or _shown(None if got.why else got.raw),)
-    return into.found(flags=flags, model=name, program=program)
+    return into.found(flags=flags, model=name, program=program, asked=frozenset(made.asked))
 
 
 def _same(got: Got, actor: Got) -> str:

@@ -72,6 +72,7 @@ class BoxPlan(Struct, frozen=True):
     remedies: tuple[PlannedRemedy, ...] = ()
     refusals: tuple[str, ...] = ()
     deciding: tuple[str, ...] = ()
+    unplanned: tuple[str, ...] = ()
 
     @property
     def tightest(self) -> PlannedPool | None:

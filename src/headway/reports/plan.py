@@ -30,6 +30,8 @@ NEAR = 1.25
 """A limit above the largest bound is drawn where it is at most this much further than all else."""
 NOTABLE = GIB // 2
 """A change of the highest phase, where another one decides, is told from this size on."""
+FLAGS = 12
+"""Flags of a launch that were not read, which a terminal names."""
 REMEDIES = 6
 """Remedies that a terminal shows; --json has all."""
 
@@ -94,6 +96,7 @@ def plan_report(planned: Planned, trainer: str, *, lines: bool = False) -> Group
     parts += [Text(), _longest(planned)]
     parts += _remedies(planned)
     parts += _unknown(planned)
+    parts += _not_read(planned)
     if lines:
         parts += _all_lines(planned.ledger)
     return Group(*parts)
@@ -307,6 +310,16 @@ def _unknown(planned: Planned) -> Iterator[RenderableType]:
     yield Text("\nAssumed", style="bold")
     for why, values in groups.items():
         yield hanging([("", Text.assemble(", ".join(values), (f" ({why})" if why else "", "dim")))])
+
+
+def _not_read(planned: Planned) -> Iterator[RenderableType]:
+    """Flags of the launch that the plan passes over, the first of many."""
+    names = planned.workload.not_read
+    if names:
+        more = f", and {len(names) - FLAGS} more" if len(names) > FLAGS else ""
+        yield Text("\nNot read", style="bold")
+        why = (" (flags of the launch that no line of this plan hangs on; --json has all)", "dim")
+        yield hanging([("", Text.assemble(", ".join(names[:FLAGS]), more, why))])
 
 
 def _all_lines(ledger: Ledger) -> Iterator[RenderableType]:

@@ -33,6 +33,7 @@ def document(planned: Planned, trainer: str) -> Document:
         "refusals": list(planned.outcome.refusals),
         "unplanned": list(planned.outcome.unplanned),
         "unknown": list(workload.unknown),
+        "not_read": list(workload.not_read),
         "deciding": list(planned.outcome.deciding),
         "lines": [{**asdict(line), "phase": str(line.phase)} for line in planned.ledger.lines],
     }

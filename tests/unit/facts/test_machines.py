@@ -4,7 +4,7 @@ import pytest
 
 from headway.errors import InputError
 from headway.facts.machine import Machine
-from headway.facts.machines import by_name, names, table, with_host
+from headway.facts.machines import by_name, names, said, table, with_host
 
 GIB = 1 << 30
 
@@ -94,16 +94,31 @@ def test_a_cpu_host_of_any_size(name: str, size: int) -> None:
     [
         ("H20-96GB", "h20"), ("RTX4090-24GB", "rtx4090"), ("rtx_4090", "rtx4090"), ("DGX Spark", "gb10"),
         ("RTX 6000 Ada", "rtx6000-ada"), ("h100 80gb", "h100-80"), ("8x B200", "8xb200"), ("A10G-24GB", "a10g"),
+        ("8xA800-80G", "8xa800-80"), ("8xH100", "8xh100-80"), ("h100x8", "8xh100-80"), ("H100*8", "8xh100-80"),
+        ("a100", "a100-80"), ("A800", "a800-80"), ("h800x8", "8xh800-80"), ("V100", "v100-16"), ("4090", "rtx4090"),
+        ("8x4090", "8xrtx4090"), ("2x8x3090", "2x8xrtx3090"), ("RTX 5090", "rtx5090"),
+        ("L40S", "l40s"), ("L40", "l40"), ("Tesla T4", "t4"),
+        ("NVIDIA A800-SXM4-80GB", "a800-80"), ("8x NVIDIA H100 80GB HBM3", "8xh100-80"),
+        ("h100-sxm5-80gb", "h100-80"), ("AMD Instinct MI300X", "mi300x"), ("8xMI325X", "8xmi325x"),
+        ("H100 NVL", "h100-94"), ("RTX PRO 6000", "rtx-pro-6000"), ("h100:8", "8xh100-80"), ("rtx-a6000", "a6000"),
     ],
 )  # fmt: skip
 def test_spellings(name: str, same: str) -> None:
     assert by_name(name) == by_name(same)
 
 
+def test_a_device_of_several_sizes_says_which_one_is_taken() -> None:
+    assert said("8xH100") == ("machine 8xH100: h100 is taken to be the one of 80 GB, h100-80",)
+    assert "16 GB" in said("V100")[0]
+    assert not said("8xh100-80")
+    assert not said("l40s")
+    assert "two dies" in said("8xmi250x")[0]
+
+
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "told"),
     [
-        ("h100", "h100-80"),
+        ("h1000", "h100-80"),
         ("8xh100-81", "h100-80"),
         ("abacus", "gb10"),
         ("cpu-0gib", "cpu-<N>gib"),
@@ -113,8 +128,8 @@ def test_spellings(name: str, same: str) -> None:
         ("", "known are"),
     ],
 )
-def test_a_name_that_is_not_there(name: str, said: str) -> None:
-    with pytest.raises(InputError, match=said) as error:
+def test_a_name_that_is_not_there(name: str, told: str) -> None:
+    with pytest.raises(InputError, match=told) as error:
         by_name(name)
     assert repr(name) in str(error.value)
 

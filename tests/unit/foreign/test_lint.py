@@ -259,8 +259,10 @@ class TestVariables:
         text = f"set -euo pipefail\n{RUN} --custom-rm-path $REWARDS/reward.py"
         assert one(text, "undefined-variable").severity == "error"
 
-    def test_what_a_scheduler_sets_is_a_note(self):
-        assert one(f"{RUN} --custom-rm-path $SLURM_SUBMIT_DIR/r.py", "undefined-variable").severity == "note"
+    def test_what_a_login_sets_is_a_note_and_what_a_scheduler_sets_is_nothing(self):
+        assert one(f"{RUN} --custom-rm-path $CUDA_HOME/r.py", "undefined-variable").severity == "note"
+        text = f"{RUN} --custom-rm-path $SLURM_SUBMIT_DIR/r.py"
+        assert not [note for note in notes(text) if note.rule == "undefined-variable"]
 
     def test_a_variable_is_told_once(self):
         text = f"{RUN} --save /c/$OUT --load /c/$OUT --custom-rm-path $OUT/r.py --prompt-data $DATA"

@@ -27,7 +27,7 @@ def found(command: str) -> Found:
         ("torchrun --nproc_per_node 8 --nnodes 2", 2, 8),
         ("torchrun --nproc-per-node=4 --nnodes=1", 1, 4),
         ("python -m torch.distributed.launch --nproc_per_node 2 --nnodes 1", 1, 2),
-        ("srun -N 4 --gres gpu:8 python -u", None, None),
+        ("srun -N 4 --gres gpu:8 python -u", 4, 8),
     ],
 )
 def test_launchers(launcher, nodes, devices):

@@ -198,3 +198,12 @@ def test_the_longest_sample_keeps_the_bound_inside_the_limit(workload: Workload,
             trainer=replace(workload.trainer, cap=1),
         )
         assert plan(alone).upper(HOST) <= limit
+
+
+def test_what_is_not_planned_leaves_the_verdict_open_but_where_it_does_not_fit() -> None:
+    open_ = ("how many devices the run has is not known",)
+    for limit, kind in ((UPPER, "cannot tell"), (PEAK.bytes, "cannot tell"), (PEAK.bytes - 1, "does not fit")):
+        found = overall(verdict(LEDGER, machine(limit)), unplanned=open_)
+        assert (found.kind, found.unplanned) == (kind, open_)
+    judged = judge(replace(example(), unplanned=open_), machine(UPPER))
+    assert (judged.kind, judged.exit_code) == ("cannot tell", 4)

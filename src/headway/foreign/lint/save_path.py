@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from headway.foreign.jobs import setter
 from headway.foreign.lint.rule import Given, Rule, Sighting, Subject
 
 FLAGS = (
@@ -34,7 +35,7 @@ def _parts(given: Given) -> Iterator[Sighting]:
             f"{dashes}{given.name} {shown} has {what} in it: every run has a folder of its own", given.written
         )
     unset = [hole for hole in holes if hole.kind in ("unset", "unread") and not hole.name.isdigit()]
-    unset = [hole for hole in unset if hole not in changing]
+    unset = [hole for hole in unset if hole not in changing and not setter(hole.name)]
     if unset:
         names = ", ".join(dict.fromkeys(f"${hole.name}" for hole in unset))
         empty = "".join(part for value in given.values for part in value.parts if isinstance(part, str))

@@ -3,15 +3,17 @@
 import re
 from collections.abc import Iterator, Sequence
 
+from headway.foreign.jobs import setter
 from headway.foreign.lint import empty_value, save_path
 from headway.foreign.lint.rule import Rule, Sighting, Subject
 from headway.foreign.shell.values import Choice, Gap, Hole, Item, Origin
 
 FROM_A_CLUSTER = re.compile(
-    r"WANDB|KEY|TOKEN|SECRET|PASSWORD|SLURM|MASTER_|RANK|WORLD_SIZE|NODE|HOST|PYTHONPATH|LD_LIBRARY|PROXY|proxy"
-    r"|CONDA|CUDA|NCCL|MLP_|PET_|ARNOLD|VC_|POD_|KUBE|RAY_|HF_|^\d+$|^[@*#]$"
+    r"WANDB|KEY|TOKEN|SECRET|PASSWORD|MASTER_|RANK|WORLD_SIZE|NODE|HOST|PYTHONPATH|LD_LIBRARY|PROXY|proxy"
+    r"|CONDA|CUDA|NCCL|RAY_|HF_|^\d+$|^[@*#]$"
 )
-"""Names that a cluster, a login or the command line sets."""
+"""Names that a cluster, a login or the command line often sets; those that a scheduler always sets are
+`jobs.setter`'s."""
 STRICT = re.compile(r"^\s*set\s+(?:-[a-zA-Z]*u|-o\s+nounset|-[a-zA-Z]*\s+-[a-zA-Z]*u)", re.MULTILINE)
 
 
@@ -22,7 +24,7 @@ def find(subject: Subject) -> Iterator[Sighting]:
     told |= {word.removeprefix("${").removesuffix("}") for word in _empty(subject)}
     strict = STRICT.search(subject.script.text) is not None
     for name, (kind, at, is_array) in _unset(subject).items():
-        if name in told:
+        if name in told or setter(name):
             continue
         used = f"${{{name}[@]}}" if is_array else f"${name}"
         unread = f", and may be set in a file that was not read ({'; '.join(subject.script.unread[:1])})"
@@ -77,7 +79,7 @@ RULE = Rule(
     instead="set it in the script, or give it a default (${NAME:-value})",
     near_miss="REWARD_DIR=${REWARD_DIR:-/rm}\n"
     "python3 train.py --rollout-batch-size 8 --custom-rm-path $REWARD_DIR/reward.py",
-    not_this="keys, tokens and what a scheduler sets (SLURM_JOB_ID, MASTER_ADDR, RANK) come from outside, and are "
-    "noted only.",
+    not_this="keys and tokens come from outside, and are noted only; what starts the job sets its own variables "
+    "(SLURM_JOB_ID, RANK, WORLD_SIZE, MASTER_ADDR, PET_NNODES, RAY_ADDRESS), and nothing is said of them.",
     find=find,
 )

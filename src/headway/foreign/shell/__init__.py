@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headway.errors import InputError
+from headway.foreign import jobs
 from headway.foreign.shell import files
 from headway.foreign.shell.commands import Command, Script
 from headway.foreign.shell.evaluate import Evaluator
@@ -21,13 +22,21 @@ def read_commands(path: Path, root: Path | None = None) -> tuple[Command, ...]:
 
 
 def read_script(
-    path: Path, root: Path | None = None, arguments: Sequence[str] = (), *, follows: bool = False
+    path: Path,
+    root: Path | None = None,
+    arguments: Sequence[str] = (),
+    *,
+    follows: bool = False,
+    job: jobs.Job | None = None,
+    counts: jobs.Counts | None = None,
 ) -> Script:
     """A script read without running anything, with its arguments. InputError where it cannot be read as text.
 
     No other file is read than those that it sources below `root` (its repository, where not given), nothing of this
     machine's environment is used, and the work is bounded: what is not read is named in `unread`. `follows`: scripts
-    below `root` that it starts (`bash run.sh`) are read too, as if they stood in it.
+    below `root` that it starts (`bash run.sh`) are read too, as if they stood in it. `job` is what it was submitted
+    with, beside the lines of its own; `counts` stands for the machine where the script asks it how many devices or
+    nodes it has.
     """
     text = files.read(path) if path.is_file() else None
     if text is None:
@@ -36,7 +45,7 @@ def read_script(
         raise InputError(f"{path}: is larger than 1 MiB, which no launch script is")
     whole = path.resolve()
     tree = root.resolve() if root is not None else files.root_of(whole)
-    return read_text(text, str(path), whole, tree, arguments, follows=follows)
+    return read_text(text, str(path), whole, tree, arguments, follows=follows, job=job, counts=counts)
 
 
 def read_text(
@@ -47,6 +56,8 @@ def read_text(
     arguments: Sequence[str] = (),
     *,
     follows: bool = False,
+    job: jobs.Job | None = None,
+    counts: jobs.Counts | None = None,
 ) -> Script:
     """The text of a script read as `read_script` does; without a path, nothing that it sources is read.
 
@@ -56,7 +67,11 @@ def read_text(
     state = State(arguments=tuple(known(word, Origin("its arguments", 1)) for word in arguments))
     if script is not None:
         state.script = known(str(script))
-    run = Evaluator(state, Budget(), STATEMENTS, script, root, follows=follows)
+    run = Evaluator(state, Budget(), STATEMENTS, script, root, follows=follows, counts=counts)
+    for variable, value in (counts.variables if counts is not None else {}).items():
+        state.set(variable, known(value, Origin(f"the machine {counts.of if counts else ''}", 1)))
+        state.exported.add(variable)
+    run.schedule(jobs.over(jobs.of_script(text), job), name)
     try:
         run.script_text(text, name, Origin(name, 1), exact=True)
     except StoppedError as stop:
@@ -68,5 +83,5 @@ def read_text(
             run.note(Origin(name, number), "a mark of a merge that was not finished")
     return Script(
         name, tuple(run.commands), dict(run.state.variables), frozenset(run.state.exported), tuple(run.sourced),
-        tuple(run.notes), text, tuple(run.started),
+        tuple(run.notes), text, tuple(run.started), run.job, frozenset(run.state.asked),
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from msgspec import Struct, field
 
+from headway.foreign.jobs import Job
 from headway.foreign.shell.values import Item, Origin, Value, Word
 
 
@@ -32,7 +33,9 @@ class Script(Struct, frozen=True):
     """A script that was read: nothing of it was run.
 
     `sourced` are the files that were read with it, `started` those of them that it starts as scripts, `unread` what
-    could not be read, in words with the place, `exports` the names of the variables that its commands see.
+    could not be read, in words with the place, `exports` the names of the variables that its commands see. `job` is
+    what it asks its scheduler for. `asked` is what it uses that nothing in it sets: names of variables, and `devices`
+    or `nodes` where it counts those of the machine.
     """
 
     path: str
@@ -43,3 +46,5 @@ class Script(Struct, frozen=True):
     unread: tuple[str, ...] = ()
     text: str = ""
     started: tuple[str, ...] = ()
+    job: Job | None = None
+    asked: frozenset[str] = frozenset()

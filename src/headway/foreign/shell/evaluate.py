@@ -8,6 +8,7 @@ the one that is not meant: the question is about the run that runs.
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from headway.foreign import jobs
 from headway.foreign.shell import files, parse
 from headway.foreign.shell.calls import BUILTINS, DONE, Call, Inner, Outcome, external, inner_file
 from headway.foreign.shell.commands import Command
@@ -39,9 +40,11 @@ class Evaluator:
         root: Path | None = None,
         *,
         follows: bool = False,
+        counts: jobs.Counts | None = None,
     ) -> None:
         self.budget, self.readers, self.script, self.root = budget, readers, script, root
-        self.follows = follows
+        self.follows, self.counts = follows, counts
+        self.job: jobs.Job | None = None
         self.expander = Expander(state, budget, self.substitute)
         self.commands: list[Command] = []
         self.notes: list[str] = []
@@ -342,6 +345,8 @@ class Evaluator:
 
     def substitute(self, text: str, at: Origin | None) -> Word:
         """What `$(text)` prints, without the newlines at its end."""
+        if kind := jobs.asks(text):
+            return self._counted(kind, text.strip())
         before = self.state
         self.expander.state = before.copy()
         self.state.output = Word()
@@ -358,6 +363,27 @@ class Evaluator:
         if not parts and outcome.program:
             return unknown(f"asks the machine: {text.strip()[:80]}", outcome.program)
         return join(parts)
+
+    def schedule(self, job: jobs.Job | None, file: str) -> None:
+        """What the script asks its scheduler for, and the variables that the scheduler then sets."""
+        if job is None:
+            return
+        self.job = job
+        for name, value in job.variables.items():
+            self.state.set(name, known(value, Origin(file, job.line)))
+            self.state.exported.add(name)
+
+    def _counted(self, kind: str, text: str) -> Word:
+        """How many devices or nodes there are, as far as the job or the machine that is asked for says so."""
+        visible = self.state.scalar("CUDA_VISIBLE_DEVICES")
+        if "device_count" in text and visible is not None and (visible.text or "").strip(","):
+            return known(str(len((visible.text or "").strip(",").split(","))))
+        for source in (self.job, self.counts):
+            count = None if source is None else source.devices if kind == "devices" else source.nodes
+            if count is not None:
+                return known(str(count))
+        self.state.asked.add(kind)
+        return unknown(f"asks the machine: {text[:80]}", text.split()[0])
 
     def script_file(self, inner: Inner, call: Call) -> Outcome:
         """A script that is started by the name of its file: read as `source` reads one, in a shell of its own."""
@@ -377,8 +403,10 @@ class Evaluator:
         self.expander.state = State(
             {name: value for name, value in before.variables.items() if name in before.exported} | given,
             before.exported | set(given), arguments=inner.arguments, script=known(path), folder=before.folder,
-            output=before.output, missing=before.missing,
+            output=before.output, missing=before.missing, asked=before.asked,
         )  # fmt: skip
+        own, told = jobs.of_script(text), jobs.of_words([word.text for word in (known(call.name), *call.words)])
+        self.schedule(jobs.over(own, told if call.name == "sbatch" else None), path)
         self.script, self.piped = found.path, None
         self.script_text(text, path, Origin(path, 1), exact=True)
         before.output = self.state.output

@@ -196,7 +196,9 @@ class Expander:
     def arithmetic(self, text: str) -> Word:
         """The value of the text between `((` and `))`."""
         inner = self.single(text, quoted=True) if "$" in text or "`" in text else known(text)
-        return inner if inner.text is None else arithmetic.evaluate(inner.text, self.state)
+        if inner.text is None:
+            return unknown(inner.why, inner.holes[0].name, inner.holes[0].kind)
+        return arithmetic.evaluate(inner.text, self.state)
 
 
 def as_word(items: Sequence[Item], at: Origin | None = None) -> Word:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from headway.foreign.shell import patterns
-from headway.foreign.shell.state import State, element, put_element
+from headway.foreign.shell.state import FROM_OUTSIDE, State, element, put_element
 from headway.foreign.shell.values import (
     Array,
     Choice,
@@ -222,7 +222,7 @@ def _default(
     """`:-`, `:=`, `:+`, `:?` and the same without the colon."""
     colon = rest.startswith(":")
     sign, operand = rest[colon], rest[colon + 1 :]
-    there = _there(expander.state, name, found, colon)
+    there = _there(name, found, colon)
     if sign == "+":
         if there is None:
             return unknown(_why(found), name, "machine")
@@ -256,10 +256,10 @@ def _why(found: Many | Word | None) -> str:
     return "; ".join(reasons(found.items)) if found is not None else ""
 
 
-def _there(state: State, name: str, found: Many | Word | None, colon: bool) -> bool | None:
+def _there(name: str, found: Many | Word | None, colon: bool) -> bool | None:
     """Whether a variable is set, and with a colon not empty; None where the script does not tell."""
     if found is None:
-        return None if not name.isdigit() and state.hole(name).kind == "machine" else False
+        return None if not name.isdigit() and name in FROM_OUTSIDE else False
     if isinstance(found, Many):
         if any(isinstance(item, Word) for item in found.items):
             return True

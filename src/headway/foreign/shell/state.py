@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
+from headway.foreign import jobs
 from headway.foreign.shell.values import (
     Array,
     Hole,
@@ -58,7 +59,8 @@ class State(Struct):
     """What the script has set. A branch that may or may not be taken works on a copy.
 
     `output` holds what was printed, where somebody reads it, else None. `missing` are files that were to be sourced
-    and were not read: what nothing else sets may be set there.
+    and were not read: what nothing else sets may be set there. `asked` are the variables that were used and that
+    nothing sets, of all branches together.
     """
 
     variables: dict[str, Value] = field(default_factory=dict)
@@ -74,12 +76,14 @@ class State(Struct):
     shadowed: list[dict[str, Value | None]] = field(default_factory=list)
     output: Word | None = None
     missing: tuple[str, ...] = ()
+    asked: set[str] = field(default_factory=set)
 
     def copy(self) -> "State":
         """A state that changes apart from this one."""
         return State(
             dict(self.variables), set(self.exported), dict(self.functions), self.arguments, self.script, self.sources,
             self.folder, dict(self.references), [dict(frame) for frame in self.shadowed], self.output, self.missing,
+            self.asked,
         )  # fmt: skip
 
     def take(self, other: "State") -> None:
@@ -107,6 +111,9 @@ class State(Struct):
         """What stands where a variable is used that nothing set."""
         if name in FROM_OUTSIDE:
             return Hole(f"variable {name} is the machine's", name, "machine")
+        self.asked.add(name)
+        if who := jobs.setter(name):
+            return Hole(f"variable {name} is set by {who}, not in the script", name, "unset")
         if self.missing:
             files = ", ".join(self.missing[:3])
             return Hole(f"variable {name} is not set in the script, nor was {files} read", name, "unread")
