@@ -117,7 +117,7 @@ def is_launch(words: Sequence[str]) -> bool:
         return len(words) > 1
     path = Path(words[0]).expanduser()
     suffix = path.suffix.lower()
-    if suffix in (*SCRIPTS, *LOGS, ".py"):
+    if suffix in (*SCRIPTS, *LOGS, ".py", ".ipynb"):
         return True
     return suffix not in (".toml", ".json") and path.is_file() and is_shell_script(path)
 

@@ -23,7 +23,7 @@ from headway.facts.machine import Machine
 from headway.facts.workload import Workload
 from headway.foreign import launched
 from headway.foreign.found import Found
-from headway.foreign.readers import read_launcher, read_run, settings_of
+from headway.foreign.readers import PYTHON, read_launcher, read_run, settings_of
 from headway.foreign.shape_flags import shape_of
 from headway.foreign.shell import Script, files, read_text
 from headway.foreign.shell.calls import inner_file
@@ -60,7 +60,7 @@ def read_launch(words: Sequence[str]) -> Launch:
     if len(words) > 1:
         return _of_command(words)
     path = Path(words[0]).expanduser()
-    if path.suffix == ".py":
+    if path.suffix.lower() in PYTHON:
         return Launch(Script(str(path), ()), read_run(path))
     if path.suffix.lower() in LOGS:
         from headway.foreign import arguments_log
@@ -91,8 +91,9 @@ def _of_command(words: Sequence[str]) -> Launch:
     elif is_shell_script(Path(words[0]).expanduser()):
         place = 0
     else:
+        words, root = _of_python(words)
         script = read_text(shlex.join(words), "command line")
-        return Launch(script, settings_of(script, Path.cwd()), words=tuple(words))
+        return Launch(script, settings_of(script, root), words=tuple(words))
     path = Path(words[place]).expanduser()
     if reason := files.no_file(path):
         raise InputError(f"{path}: {reason}")
@@ -102,6 +103,17 @@ def _of_command(words: Sequence[str]) -> Launch:
     line = shlex.join([*(words[:place] or ("bash",)), str(whole), *words[place + 1 :]])
     script = read_text(line, "command line", whole, files.root_of(whole), follows=True)
     return Launch(script, settings_of(script), words=tuple(words))
+
+
+def _of_python(words: Sequence[str]) -> tuple[list[str], Path]:
+    """The words with the first Python file that is there by its whole path, and the folder below which files are
+    read: the file's repository, or the present folder where no such file is named."""
+    for place, word in enumerate(words):
+        path = Path(word).expanduser()
+        if path.suffix.lower() == ".py" and path.is_file():
+            whole = path.resolve()
+            return [*words[:place], str(whole), *words[place + 1 :]], files.root_of(whole)
+    return list(words), Path.cwd()
 
 
 OPTIONS = frozenset({

@@ -8,7 +8,6 @@ from headway.foreign import miles, slime
 from headway.foreign.command import launches
 from headway.foreign.found import Found
 from headway.foreign.shell import Command, Script, read_script
-from headway.foreign.shell.files import no_file
 from headway.foreign.shell.values import Origin, known
 
 Reader = Callable[[Script, Path | None], Found | None]
@@ -29,11 +28,15 @@ def readers() -> Iterator[Reader]:
     from headway.foreign import megatron_lm
 
     yield lambda script, _: megatron_lm.read(script)
+    from headway.foreign import python
+
+    yield python.read
     from headway.foreign import trl
 
     yield trl.read
 
 
+PYTHON = (".py", ".ipynb")
 INSTEAD = (
     "name the model and its trainer instead, such as: headway plan qwen3-4B --trainer miles-fsdp --machine gb10 "
     "--set rollout.max_answer=1024"
@@ -42,13 +45,10 @@ INSTEAD = (
 
 def read_run(path: Path, root: Path | None = None) -> Found:
     """The settings of a launch script. InputError where it cannot be read, or starts no trainer that is known."""
-    if path.suffix == ".py":
-        missing = f"{no_file(path)}; and " if no_file(path) else ""
-        raise InputError(
-            f"{path}: {missing}launchers in Python are not read, because that would mean to run them; pass the "
-            "command that it starts (headway plan -- python3 train.py ...), a log that prints its arguments, or a "
-            "shell script"
-        )
+    if path.suffix.lower() in PYTHON:
+        from headway.foreign.python import read_program
+
+        return read_program(path, root)
     return read_launcher(path, root)[1]
 
 
@@ -56,7 +56,7 @@ def read_launcher(path: Path, root: Path | None = None, arguments: Sequence[str]
     """A launch script with its arguments, and its settings. Scripts that it starts are read only where it starts no
     trainer itself. InputError as of `read_run`."""
     script = read_script(path, root, arguments)
-    found = _known(script, root)
+    found = known_run(script, root)
     if found is not None:
         return script, found
     script = read_script(path, root, arguments, follows=True)
@@ -77,15 +77,19 @@ def read_command(words: Sequence[str]) -> Found:
 
 def settings_of(script: Script, root: Path | None = None) -> Found:
     """The settings of a script that was read. InputError where it starts no trainer that is known."""
-    found = _known(script, root)
+    found = known_run(script, root)
     if found is not None:
         return found
     started = dict.fromkeys(launch.name for command in script.commands for launch in launches(command))
     programs = f"it starts {', '.join(list(started)[:5])}" if started else "it starts no Python program"
     why = f" ({script.unread[0]})" if script.unread else ""
+    from headway.foreign.python import refused
+
+    if inner := refused(script, root):
+        raise InputError(inner)
     raise InputError(f"{script.path}: no trainer that is known is started in it; {programs}{why}; {INSTEAD}")
 
 
-def _known(script: Script, root: Path | None) -> Found | None:
+def known_run(script: Script, root: Path | None) -> Found | None:
     """The settings as the first reader that knows the script reads them."""
     return next((found for read in readers() if (found := read(script, root)) is not None), None)

@@ -261,7 +261,7 @@ def _residue(engine: Engine, weights: Item, kv: Item, graphs: Item) -> Item:
     """What a sleeping engine keeps on the device."""
     size, upper = RESIDUE[engine.system]
     words = [f"residue {format_bytes(size)}"]
-    if engine.releases in ("nothing", "kv"):
+    if engine.releases in ("nothing", "kv") and not engine.shared:
         size, upper = size + weights.bytes, upper + weights.upper
         words.append("weights")
     if engine.releases == "nothing":

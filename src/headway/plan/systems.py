@@ -80,6 +80,8 @@ SYSTEMS: dict[str, System] = {
     "peft": System(),
     # checkpoints in pinned host memory; the loss's kernel writes the gradient over the logits
     "unsloth": System(checkpoints_away=True, loss=LossCost(2, 2), loss_fused=LossCost(2, 2)),
+    # the same with checkpoints that stay on the device (`use_gradient_checkpointing=True`)
+    "unsloth-kept": System(loss=LossCost(2, 2), loss_fused=LossCost(2, 2)),
     # held_back: fitted on 11 runs of four models; the loop holds the model's output, fp32 logits, during backward
     "fsdp1": System(held_back=1024 * MIB, loss=LossCost(12, 16, held=4)),
     # the model casts its logits to fp32; the loop drops them before the backward pass
