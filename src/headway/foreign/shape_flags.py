@@ -19,6 +19,18 @@ TAIL = re.compile(
     re.IGNORECASE,
 )
 """What a checkpoint's name has behind the model's name, without another shape."""
+SAME_SHAPE = (
+    (re.compile(r"^meta-llama", re.IGNORECASE), "llama"),
+    (re.compile(r"^qwen2\.5-(?:coder|math)-", re.IGNORECASE), "qwen2.5-"),
+    (re.compile(r"^deepseek-r1-(?:\d{4}-)?qwen3-", re.IGNORECASE), "qwen3-"),
+    (re.compile(r"^deepseek-r1-distill-llama-8b", re.IGNORECASE), "llama3.1-8B"),
+    (re.compile(r"^deepseek-r1-distill-llama-70b", re.IGNORECASE), "llama3.3-70B"),
+    (re.compile(r"^deepseek-r1-distill-qwen-(7|14|32)b", re.IGNORECASE), r"qwen2.5-\1B"),
+    (re.compile(r"^mistral-7b-instruct-v0\.3", re.IGNORECASE), "mistral-7B-v0.3"),
+    (re.compile(r"^(?:mistral-7b-instruct-v0\.[12]|zephyr-7b.*|zephyr-sft)$", re.IGNORECASE), "mistral-7B-v0.1"),
+    (re.compile(r"^phi-3\.5-mini", re.IGNORECASE), "phi-3-mini"),
+)
+"""Names of models that were trained on from one of the table, with its shape, by their `config.json`."""
 
 
 def shape_of(found: Found) -> ModelShape:
@@ -45,8 +57,10 @@ def by_checkpoint(found: Found) -> ModelShape | None:
     """The table's shape for the name of the run's checkpoint, without what names of variants have at their end."""
     for name in (found.settings.get("model_name"), found.model):
         text = str(name or "").rstrip("/").rpartition("/")[2].replace("___", ".")  # as ModelScope writes a dot
+        for pattern, instead in SAME_SHAPE:
+            text = pattern.sub(instead, text)
         while text and "$" not in text:
-            shape = shapes.by_name(text)
+            shape = shapes.by_name(text) or shapes.by_name(f"{text}-Instruct") or shapes.by_name(f"{text}-it")
             if shape is not None:
                 return shape
             cut = TAIL.sub("", text)

@@ -1,5 +1,6 @@
 """A trainer's settings as TRL's reader takes them from flags and YAML: one mapping for all three."""
 
+import re
 from pathlib import Path
 
 from msgspec import field
@@ -15,8 +16,8 @@ from headway.foreign.shell.values import Hole, Origin, Word
 
 UNSLOTH_BATCH, UNSLOTH_STEPS, UNSLOTH_OPTIMIZER = 4, 2, "adamw_8bit"
 """What Unsloth puts in place of TRL's defaults (unsloth 015bdef0d9, models/rl.py)."""
-PAIRED = ("dpo", "orpo", "cpo", "reward")
-"""Trainers whose samples are pairs of sequences, which pass the model together."""
+PACKED = re.compile(r"(?:-unsloth)?-bnb-4bit$")
+"""The end of the name of a checkpoint that bitsandbytes has packed."""
 
 
 class Said(trl.Options):
@@ -44,6 +45,10 @@ def found_of(made: Made, started: Processes, path: Path, root: Path | None, envi
     """The record of a run."""
     system = "unsloth" if made.unsloth else "hf" if made.kind == "trainer" else "trl"
     table = dict(made.table)
+    if isinstance(name := table.get("model_name_or_path"), str):
+        table["model_name_or_path"] = PACKED.sub("", name)
+        if PACKED.search(name):
+            table["load_in_4bit"] = table.get("load_in_4bit", True)
     if made.unsloth:
         _unsloth(made, table, environment)
     elif not _is_half(made, table):
@@ -60,9 +65,14 @@ def found_of(made: Made, started: Processes, path: Path, root: Path | None, envi
                 derived[key] = value
         if settings.get("optimizer") is None:
             derived["optimizer"] = UNSLOTH_OPTIMIZER
+    unknown = dict(found.unknown)
+    if found.value("model_name") is None and not found.model:
+        why = unknown.get("model_name") or "nothing gives it a name, such as --model_name_or_path Qwen/Qwen3-0.6B"
+        unknown |= {"model_name": why, "num_layers": why}
+        settings.pop("model_name", None), settings.pop("num_layers", None)
     flags = {**found.flags, "script_kind": (made.kind,)}
     return replace(
-        found, system=system, settings=settings, derived=derived, flags=flags, at=Origin(made.file, made.line),
+        found, system=system, settings=settings, derived=derived, unknown=unknown, flags=flags, at=Origin(made.file, made.line),
         notes=(*found.notes, *_notes(made, table, started)),
     )  # fmt: skip
 

@@ -82,7 +82,12 @@ def plain(cell: str) -> str:
             more = line.endswith("\\")
         else:
             lines.append(line)
-    return "\n".join(lines)
+    text = "\n".join(lines)
+    try:
+        ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ""  # a cell that is no Python does nothing
+    return text
 
 
 def parse(text: str, name: str) -> ast.Module:
