@@ -15,7 +15,7 @@ from headway.foreign.runs import BUILDERS, Reading
 PAIRED = ("dpo", "orpo", "cpo", "reward")
 """Trainers whose samples are a chosen and a rejected sequence, which pass the model together."""
 STANDBY = 0.76
-"""vLLM's share in standby on a device of 14 to 20 GB; 0.78 up to 25 GB, 0.88 above 40 GB (unsloth-zoo, vLLM >= 0.11)."""
+"""vLLM's share in standby on a device of 14 to 20 GB; 0.78 up to 25 GB, 0.88 above 40 GB (unsloth-zoo)."""
 FREE = 0.96
 """What is free of a device when vLLM starts: 22.52 of 23.51 GiB in a public log (unsloth issue 3542)."""
 VERSIONS = {"hf": "transformers", "unsloth": "Unsloth"}
@@ -47,9 +47,8 @@ def workload(reading: Reading, shape: ModelShape) -> Workload:
     if reading.flag("kbit_prepared") and trainer.quant is not None:
         # prepare_model_for_kbit_training casts what is not packed to fp32: embedding, head and norms
         trainer = replace(trainer, param_dtype="fp32", compute_dtype="bf16")
-    if found.system == "hf":
-        trainer = replace(trainer, system="hf" if trainer.lora is None else "peft")
-    return replace(made, trainer=trainer)
+    system = trainer.system if found.system == "trl" else "hf" if trainer.lora is None else "peft"
+    return replace(made, trainer=replace(trainer, system=f"{system}-script"))
 
 
 def _unsloth(reading: Reading, made: Workload) -> Workload:
@@ -101,8 +100,8 @@ def _engine(reading: Reading, trainer: Trainer, engine: Engine | None) -> Engine
     if standby:
         share = STANDBY
         reading.notes.append(
-            f"engine.memory_fraction = {STANDBY}: with UNSLOTH_VLLM_STANDBY Unsloth sets it itself, 0.71 to 0.88 by the "
-            "size of the device, whatever gpu_memory_utilization says"
+            f"engine.memory_fraction = {STANDBY}: with UNSLOTH_VLLM_STANDBY Unsloth sets it itself, 0.71 to 0.88 by "
+            "the size of the device, whatever gpu_memory_utilization says"
         )
     else:
         share = round(engine.memory_fraction * FREE, 3)

@@ -104,6 +104,8 @@ SYSTEMS: dict[str, System] = {
     "miles-fsdp": System(root_stays=False, loss=LossCost(2, 4, responses=4)),
 }  # fmt: skip
 """System -> how it runs a model. Sources: the systems' own code, as the comments tell."""
+SYSTEMS |= {f"{name}-script": SYSTEMS[name] for name in ("trl", "hf", "peft")}
+"""Started by a script's own calls, in whose words remedies are then written."""
 
 
 DEEPSPEED = frozenset({"deepspeed", "openrlhf"})

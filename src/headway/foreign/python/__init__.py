@@ -19,6 +19,7 @@ from headway.foreign.python import launchers, settings, source, trainers
 from headway.foreign.python.source import is_python
 from headway.foreign.python.state import State, StoppedError
 from headway.foreign.python.statements import Statements
+from headway.foreign.python.values import Scope
 from headway.foreign.python.words import value_of
 from headway.foreign.shell import Script, files
 from headway.foreign.shell.values import Word, known, worlds
@@ -46,17 +47,18 @@ def read_program(
     state = State(root, tuple(arguments), dict(environment or {}))
     run = Statements(state)
     unread: tuple[str, ...] = ()
+    top = Scope(str(path))
     try:
-        top = run.module(parsed, str(path))
+        run.module(parsed, top)
     except (StoppedError, RecursionError) as stop:
         why = str(stop) if isinstance(stop, StoppedError) else "nested too deep"
-        unread, top = (f"{path}: read in part only: {why}",), state.scopes[0] if state.scopes else None
+        unread = (f"{path}: read in part only: {why}",)
     state.depth, state.steps = 0, 20_000
     made = trainers.trainers(state.events)
     found = launchers.launched(state, path, text) if not made else None
     if found is None:
-        if not made or top is None:
-            raise trainers.refusal(state.events, str(path))
+        if not made:
+            raise trainers.refusal(state.events, str(path), state.ended, parsed)
         event, trainer, notes = trainers.chosen(made)
         try:
             record = trainers.made_of(run, event, trainer, top, parsed)
@@ -107,7 +109,8 @@ def _programs(script: Script, root: Path | None) -> list[tuple[Launch, Path, Pat
             name = name if name.endswith(".py") else name.replace(".", "/") + ".py"
             path, _ = documents.locate(known(name), near, below)
             if path is not None and below is not None:
-                found.append((inner, path, below))
+                here = Path.cwd()
+                found.append((inner, path.relative_to(here) if here in path.parents else path, below))
     return found[:8]
 
 

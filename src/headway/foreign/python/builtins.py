@@ -37,6 +37,12 @@ SAME = frozenset({
     "add_argument_group", "add_mutually_exclusive_group", "expanduser", "resolve", "absolute",
 })  # fmt: skip
 """Methods of a library's object that give the object itself."""
+TABLES: dict[str, dict[str, int]] = {
+    "NUM_GPUS_OF_HARDWARE": {
+        "H100": 8, "H200": 8, "B200": 8, "B300": 8, "GB200": 4, "GB300": 4, "MI350X": 8, "MI355X": 8
+    }
+}  # fmt: skip
+"""Tables of Miles's launchers (31f1ca961, `command_utils.py`)."""
 ALWAYS = {
     "torch.cuda.is_available": True, "torch.cuda.is_bf16_supported": True, "os.path.exists": None,
     "transformers.utils.is_flash_attn_2_available": None, "unsloth.is_bfloat16_supported": True,
@@ -54,10 +60,15 @@ def environment(state: State, key: Any, default: Any, where: str) -> Any:
     if key in state.environment:
         return state.environment[key]
     if isinstance(default, Missing) or default is None:
-        return Unknown(f"{where}: environment variable {key} is not known")
+        return Unknown(f"{where}: environment variable {key} is not known", key)
     if is_plain(default):
-        state.asked[key] = f"{where}: {key} is taken to be {default!r}, its default; the environment may set it"
+        taken(state, where, key, default)
     return default
+
+
+def taken(state: State, where: str, key: str, default: Any) -> None:
+    """A variable of the environment is taken to be what the script has in its place."""
+    state.asked[key] = f"{where}: {key} is taken to be {default!r}, its default; the environment may set it"
 
 
 def path_join(parts: tuple[Any, ...]) -> Any:
@@ -188,7 +199,7 @@ def function(state: State, path: str, args: list[Any], kwargs: dict[str, Any], a
     """What a call of Python's own or of a library's function gives; MISSING where it is not known."""
     where = f"{at[0]} line {at[1]}"
     if path in ("os.environ.get", "os.getenv", "os.environ.setdefault"):
-        default = args[1] if len(args) > 1 else kwargs.get("default", None)
+        default = args[1] if len(args) > 1 else kwargs.get("default")
         found = environment(state, args[0] if args else None, default, where)
         if path.endswith("setdefault") and args and isinstance(args[0], str):
             state.environment.setdefault(args[0], found)
@@ -288,7 +299,7 @@ def _rows(name: str, value: Any) -> Any:
     return tuple(rows) if name == "tuple" else rows
 
 
-def _range(args: list[Any], kwargs: dict[str, Any], at: tuple[str, int]) -> Any:
+def _range(args: list[Any], _kwargs: dict[str, Any], _at: tuple[str, int]) -> Any:
     if not args or not all(isinstance(each, int) for each in args):
         return MISSING
     try:
@@ -299,7 +310,7 @@ def _range(args: list[Any], kwargs: dict[str, Any], at: tuple[str, int]) -> Any:
 
 
 def _extreme(name: str) -> Callable[[list[Any], dict[str, Any], tuple[str, int]], Any]:
-    def found(args: list[Any], kwargs: dict[str, Any], at: tuple[str, int]) -> Any:
+    def found(args: list[Any], kwargs: dict[str, Any], _at: tuple[str, int]) -> Any:
         def one(*values: Any) -> Any:
             if not all(isinstance(each, int | float) for each in values):
                 return Unknown(reason(*values)) if reason(*values) else MISSING
@@ -311,13 +322,13 @@ def _extreme(name: str) -> Callable[[list[Any], dict[str, Any], tuple[str, int]]
     return found
 
 
-def _dict(args: list[Any], kwargs: dict[str, Any], at: tuple[str, int]) -> Any:
+def _dict(args: list[Any], kwargs: dict[str, Any], _at: tuple[str, int]) -> Any:
     if args and isinstance(args[0], dict):
         return {**args[0], **kwargs}
     return dict(kwargs) if not args else MISSING
 
 
-def _getattr(args: list[Any], kwargs: dict[str, Any], at: tuple[str, int]) -> Any:
+def _getattr(args: list[Any], _kwargs: dict[str, Any], _at: tuple[str, int]) -> Any:
     """`getattr(torch, name)`; the third argument counts where an object of the script has no such attribute."""
     if len(args) < 2:
         return MISSING
@@ -333,13 +344,13 @@ def _getattr(args: list[Any], kwargs: dict[str, Any], at: tuple[str, int]) -> An
     return lift(one, *args[:2])
 
 
-def _setattr(args: list[Any], kwargs: dict[str, Any], at: tuple[str, int]) -> Any:
+def _setattr(args: list[Any], _kwargs: dict[str, Any], at: tuple[str, int]) -> Any:
     if len(args) == 3 and isinstance(args[0], Obj) and isinstance(args[1], str):
         args[0].set(args[1], args[2], *at)
     return None
 
 
-def _isinstance(args: list[Any], kwargs: dict[str, Any], at: tuple[str, int]) -> Any:
+def _isinstance(args: list[Any], _kwargs: dict[str, Any], _at: tuple[str, int]) -> Any:
     kinds = {"builtins.str": str, "builtins.int": int, "builtins.float": float, "builtins.list": list,
              "builtins.dict": dict, "builtins.tuple": tuple, "builtins.bool": bool}  # fmt: skip
     if len(args) != 2 or not (is_plain(args[0]) or isinstance(args[0], list | dict | tuple | Text)):
@@ -352,13 +363,13 @@ def _isinstance(args: list[Any], kwargs: dict[str, Any], at: tuple[str, int]) ->
     return False if None not in found else MISSING
 
 
-def _zip(args: list[Any], kwargs: dict[str, Any], at: tuple[str, int]) -> Any:
+def _zip(args: list[Any], _kwargs: dict[str, Any], _at: tuple[str, int]) -> Any:
     if not args or not all(isinstance(each, list | tuple) for each in args):
         return MISSING
     return [tuple(row) for row in zip(*args, strict=False)]
 
 
-def _nothing(args: list[Any], kwargs: dict[str, Any], at: tuple[str, int]) -> Any:
+def _nothing(_args: list[Any], _kwargs: dict[str, Any], _at: tuple[str, int]) -> Any:
     return None
 
 

@@ -26,6 +26,7 @@ from headway.foreign.python.values import (
     Text,
     Unknown,
     either,
+    is_plain,
     joined,
     lift,
     options,
@@ -193,6 +194,8 @@ class Expressions:
             return builtins.environment(self.state, key, MISSING, f"{scope.file} line {getattr(node, 'lineno', 0)}")
         if isinstance(base, Ref) and base.path == "sys.argv":
             return self._argument(key, node, scope)
+        if isinstance(base, Ref) and base.last in builtins.TABLES and isinstance(key, str):
+            return builtins.TABLES[base.last].get(key, self.unclear(node, scope))
         if isinstance(base, Obj) and base.path == builtins.NAMESPACE:
             found = base.get(str(key))
             return self.unclear(node, scope) if isinstance(found, Missing) else found
@@ -324,6 +327,10 @@ class Expressions:
             known = self.truth(left)
             if known is None:
                 right = self.value(each, scope)
+                if isinstance(node.op, ast.Or) and isinstance(left, Unknown) and left.variable and is_plain(right):
+                    builtins.taken(self.state, f"{scope.file} line {node.lineno}", left.variable, right)
+                    left = right
+                    continue
                 left = either((*options(left), *options(right)), reason(left) or self.unclear(node, scope).why)
             elif known == isinstance(node.op, ast.And):
                 left = self.value(each, scope)

@@ -29,7 +29,7 @@ LIBRARIES = frozenset({
 
 def module(name: str, level: int, script: Path, root: Path | None) -> Path | None:
     """The file of a module that a script imports, below its root; None for a library's."""
-    if root is None or not script.suffix or name.partition(".")[0] in LIBRARIES and not level:
+    if root is None or not script.suffix or (name.partition(".")[0] in LIBRARIES and not level):
         return None
     parts = [part for part in name.split(".") if part]
     if not all(part.isidentifier() for part in parts):
@@ -55,7 +55,7 @@ def module(name: str, level: int, script: Path, root: Path | None) -> Path | Non
 
 
 @lru_cache(maxsize=16)
-def _tree(path: Path, state: tuple[int, int]) -> "ast.Module":
+def _tree(path: Path, _state: tuple[int, int]) -> "ast.Module":
     return source.parse(source.text_of(path), str(path))
 
 

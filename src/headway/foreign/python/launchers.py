@@ -1,16 +1,21 @@
 """Scripts that put a training command together and start it: Miles's and slime's launchers, and `subprocess.run`."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
 from headway.foreign.found import Found
+from headway.foreign.python import files_beside
 from headway.foreign.python.state import Event, State
-from headway.foreign.python.values import Obj
+from headway.foreign.python.statements import Statements
+from headway.foreign.python.values import Func, Obj, Scope
 from headway.foreign.python.words import items_of
 from headway.foreign.shell import Command, Script, files, read_script
-from headway.foreign.shell.values import Array, Item, Origin, Word, known
+from headway.foreign.shell.values import Array, Choice, Item, Origin, Word, known
+
+FLAG = re.compile(r"--[A-Za-z][\w-]*")
 
 
 def launched(state: State, path: Path, text: str) -> Found | None:
@@ -22,7 +27,7 @@ def launched(state: State, path: Path, text: str) -> Found | None:
         if event.kind not in ("launch", "command"):
             continue
         notes: list[str] = []
-        made = _command(event, state, notes)
+        made = _command(event, state, text, notes)
         script = Script(str(path), (made,), text=text)
         run = known_run(script, None if event.kind == "launch" else state.root)
         if run is not None:
@@ -38,7 +43,7 @@ def launched(state: State, path: Path, text: str) -> Found | None:
     return replace(run, notes=(*run.notes, *dict.fromkeys(others)))
 
 
-def _command(event: Event, state: State, notes: list[str]) -> Command:
+def _command(event: Event, state: State, text: str, notes: list[str]) -> Command:
     at = Origin(event.file, event.line)
     when = (event.when,) if event.when else ()
     if event.kind == "command":
@@ -46,9 +51,10 @@ def _command(event: Event, state: State, notes: list[str]) -> Command:
     said: dict[str, Any] = event.what
     script = said.get("train_script", "train.py")
     program = script if isinstance(script, str) else "train.py"
-    model = _model_arguments(said.get("megatron_model_type"), state, notes)
+    model = _model_arguments(said.get("megatron_model_type"), event.file, state, notes)
     argv: tuple[Item, ...] = (
-        known("python3", at), known(program, at), *model, *items_of(said.get("train_args", ""), at)
+        known("python3", at), known(program, at), *model,
+        *_placed(items_of(said.get("train_args", ""), at), text),
     )  # fmt: skip
     environment: list[tuple[str, Word]] = []
     given = said.get("extra_env_vars")
@@ -58,19 +64,54 @@ def _command(event: Event, state: State, notes: list[str]) -> Command:
     return Command(argv, at, tuple(environment), when)
 
 
-def _model_arguments(name: Any, state: State, notes: list[str]) -> tuple[Item, ...]:
+def _model_arguments(name: Any, script: str, state: State, notes: list[str]) -> tuple[Item, ...]:
     """The model's arguments, which the launcher takes from a file of its repository."""
     if not isinstance(name, str) or not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
         return ()
     root = state.root
-    path = None if root is None else root / "scripts" / "models" / f"{name}.sh"
-    if path is None or not path.is_file() or root not in path.resolve().parents:
-        notes.append(
-            f"the model's arguments are in scripts/models/{name}.sh of the repository, which is not here: the sizes are "
-            "those of the model's name"
-        )
-        return ()
-    if path.stat().st_size > files.LARGEST:
-        return ()
-    found = read_script(path, root).variables.get("MODEL_ARGS")
-    return found.items if isinstance(found, Array) else ()
+    near = Path(script).resolve().parent
+    folders = () if root is None else (near / "models", near / "scripts" / "models", root / "scripts" / "models")
+    for path in (folder / f"{name}{end}" for folder in folders for end in (".py", ".sh")):
+        if (
+            root is None
+            or not path.is_file()
+            or root not in path.resolve().parents
+            or path.stat().st_size > files.LARGEST
+        ):
+            continue
+        if path.suffix == ".sh":
+            found = read_script(path, root).variables.get("MODEL_ARGS")
+            return found.items if isinstance(found, Array) else ()
+        run = Statements(State(root))
+        function = run.module(files_beside.tree(path), Scope(str(path))).names.get("model_args")
+        if isinstance(function, Func):
+            return items_of(run.follow(function, [], {}, 1), Origin(str(path), function.node.lineno))
+    notes.append(
+        f"the model's arguments are in scripts/models/{name} of the repository, which is not here: the sizes "
+        "are those of the model's name"
+    )
+    return ()
+
+
+def _placed(items: tuple[Item, ...], text: str) -> tuple[Item, ...]:
+    """The words with the line of the script that their flag is written in, where only one line has it."""
+    lines: dict[str, list[int]] = {}
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.lstrip().startswith("#"):
+            for flag in dict.fromkeys(FLAG.findall(line)):
+                lines.setdefault(flag, []).append(number)
+    found: list[Item] = []
+    at = 0
+    for item in items:
+        if isinstance(item, Choice):
+            found.append(replace(item, options=tuple(_placed(each, text) for each in item.options)))
+            continue
+        if isinstance(item, Word) and isinstance(item.parts[0] if item.parts else None, str):
+            match = FLAG.match(str(item.parts[0]))
+            if match is not None:
+                there = lines.get(match[0], [])
+                at = there[0] if len(there) == 1 else 0
+        if at and isinstance(item, Word) and item.at is not None:
+            item = item.put(Origin(item.at.file, at))
+        found.append(item)
+    return tuple(found)

@@ -94,10 +94,8 @@ def _made(found: Found, made: Obj, depth: int) -> None:
     elif base is not None:
         _made(found, base, depth + 1)
     else:
-        found.put(
-            "model_name_or_path",
-            Unknown(f"{made.file} line {made.line}: what {made.last or 'it'}() gives is known only when it runs"), None
-        )  # fmt: skip
+        why = f"{made.file} line {made.line}: what {made.last or 'it'}() gives is known only when it runs"
+        found.put("model_name_or_path", Unknown(why), None)
     _called(found, made)
 
 

@@ -1,4 +1,4 @@
-"""How a script gets its arguments: argparse, dataclasses with HfArgumentParser or TrlParser, typer, click, fire, tyro.
+"""How a script gets its arguments: argparse, dataclasses with HfArgumentParser or TrlParser, typer, click, tyro.
 
 What the command gives lies over the script's defaults; the parsers themselves are not run.
 """
@@ -24,7 +24,7 @@ from headway.foreign.python.values import (
 if TYPE_CHECKING:
     from headway.foreign.python.statements import Statements
 
-COMMAND = "the command line"
+COMMAND = "command line"
 LAUNCHER_FIELDS: dict[str, Any] = {
     "num_nodes": 1, "cuda_core_dump": False, "extra_env_vars": "", "output_dir": "/root/shared_data",
 }  # fmt: skip
@@ -53,7 +53,7 @@ def flags(words: tuple[Any, ...]) -> tuple[dict[str, list[Any]], list[Any], str]
     hidden, now = "", plain
     for word in words:
         text = word if isinstance(word, str) else word.shown if isinstance(word, Text) else ""
-        if text.startswith("--") and len(text) > 2 or re.match(r"-[A-Za-z]\w*$", text):
+        if (text.startswith("--") and len(text) > 2) or re.match(r"-[A-Za-z]\w*$", text):
             name, given, value = text.lstrip("-").partition("=")
             now = found[name.replace("-", "_")] = []
             if given:
@@ -156,7 +156,9 @@ def started(run: "Statements", func: Func, line: int) -> Any:
     arguments = func.node.args
     positional = list(plain)
     for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
-        cls = run.value(each.annotation, func.scope) if _names_class(each.annotation) else None
+        cls = (
+            run.value(each.annotation, func.scope) if isinstance(each.annotation, ast.Name | ast.Attribute) else None
+        )
         if isinstance(cls, Cls):
             kwargs[each.arg] = filled(run, cls, given, hidden)
         elif each.arg in given:
@@ -164,10 +166,6 @@ def started(run: "Statements", func: Func, line: int) -> Any:
         elif each.arg not in func.defaults and positional:
             kwargs[each.arg] = _one(positional.pop(0), "")
     return run.follow(func, [], kwargs, line)
-
-
-def _names_class(node: ast.expr | None) -> bool:
-    return isinstance(node, ast.Name | ast.Attribute)
 
 
 # -- classes -------------------------------------------------------------------------------------------------
@@ -227,7 +225,9 @@ def _default(run: "Statements", value: Any) -> Any:
     return value.args[0] if value.args else MISSING
 
 
-def filled(run: "Statements", cls: Any, given: dict[str, list[Any]], hidden: str, table: dict[str, Any] | None = None) -> Any:  # fmt: skip
+def filled(
+    run: "Statements", cls: Any, given: dict[str, list[Any]], hidden: str, table: dict[str, Any] | None = None
+) -> Any:
     """A dataclass with what the command gives; `table` is a file's below that."""
     said = dict(table or {})
     if isinstance(cls, Ref):
@@ -267,8 +267,11 @@ def _types(cls: Cls) -> dict[str, str]:
 # -- what parsers give ---------------------------------------------------------------------------------------
 
 
-def called(run: "Statements", path: str, last: str, value: Any, args: list[Any], kwargs: dict[str, Any], at: tuple[str, int]) -> Any:  # fmt: skip
+def called(
+    run: "Statements", path: str, value: Any, args: list[Any], kwargs: dict[str, Any], at: tuple[str, int]
+) -> Any:
     """What a parser's method, or a starter of functions, gives; MISSING for anything else."""
+    last = path.rpartition(".")[2]
     if isinstance(value, Obj):
         if last in ("parse_args", "parse_known_args") and value.last == "ArgumentParser":
             made = _namespace(run, value)
@@ -289,7 +292,7 @@ def called(run: "Statements", path: str, last: str, value: Any, args: list[Any],
             return started(run, args[0], at[1])
         given, _, hidden = flags(run.state.arguments)
         return filled(run, args[0], given, hidden)
-    if last == "execute_train":
+    if last.startswith("execute_train"):
         names = ("train_args", "num_gpus_per_node", "megatron_model_type")
         run.state.event("launch", {**dict(zip(names, args, strict=False)), **kwargs}, *at)
         return None
@@ -308,8 +311,6 @@ COMMANDS = frozenset({
     "os.system", "subprocess.run", "subprocess.call", "subprocess.check_call", "subprocess.Popen",
     "subprocess.check_output",
 })  # fmt: skip
-HARDWARE = {"H100": 8, "H200": 8, "B200": 8, "B300": 8, "GB200": 4, "GB300": 4, "MI350X": 8, "MI355X": 8}
-"""`NUM_GPUS_OF_HARDWARE` of Miles 31f1ca961."""
 
 
 def _launcher(run: "Statements", last: str, args: list[Any], at: tuple[str, int]) -> Any:
@@ -366,7 +367,15 @@ def _namespace(run: "Statements", parser: Obj) -> Obj:
     return made
 
 
-def _argument(args: tuple[Any, ...], kwargs: dict[str, Any], given: dict[str, list[Any]], plain: list[Any], hidden: str, where: str) -> Any:  # fmt: skip
+def _argument(
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    given: dict[str, list[Any]],
+    plain: list[Any],
+    hidden: str,
+    where: str,
+) -> Any:
+    """The value of one `add_argument`."""
     names = [each.lstrip("-").replace("-", "_") for each in args]
     kind = kwargs.get("type")
     kind = kind.last if isinstance(kind, Ref) else "str" if kind is None else ""
@@ -380,7 +389,8 @@ def _argument(args: tuple[Any, ...], kwargs: dict[str, Any], given: dict[str, li
         default = kwargs.get("default", action == "store_false")
         value: Any = action == "store_true" if words is not None else default
     elif words is not None:
-        value = [_one(word, kind) for word in words] if "nargs" in kwargs and kwargs["nargs"] != "?" else converted(words, kind)  # fmt: skip
+        listed = kwargs.get("nargs", "?") != "?"
+        value = [_one(word, kind) for word in words] if listed else converted(words, kind)
         return kwargs.get("const", value) if action == "store_const" else value
     elif f"no_{names[-1]}" in given:
         return False
@@ -393,7 +403,9 @@ def _argument(args: tuple[Any, ...], kwargs: dict[str, Any], given: dict[str, li
     return either((value, Unknown(hidden)), hidden) if hidden and words is None else value
 
 
-def _dataclasses(run: "Statements", parser: Obj, last: str, args: list[Any], kwargs: dict[str, Any], at: tuple[str, int]) -> Any:  # fmt: skip
+def _dataclasses(
+    run: "Statements", parser: Obj, last: str, args: list[Any], kwargs: dict[str, Any], at: tuple[str, int]
+) -> Any:
     """What HfArgumentParser and TrlParser make of their classes: a tuple, one for each."""
     classes = parser.args[0] if parser.args else parser.kwargs.get("dataclass_types", [])
     classes = list(classes) if isinstance(classes, list | tuple) else [classes]
@@ -418,6 +430,9 @@ def _dataclasses(run: "Statements", parser: Obj, last: str, args: list[Any], kwa
         else:
             table |= read
     found = [filled(run, cls, given, hidden, table) for cls in classes]
+    for made in found:
+        if isinstance(made, Obj) and isinstance(name, str):
+            made.places |= {key: (name, 1) for key in table if key not in given}
     owned = {name for cls in classes if isinstance(cls, Cls) for name in fields(run, cls)[0]}
     for made in found:
         if isinstance(made, Obj) and made.cls is None:
@@ -433,5 +448,5 @@ def registered(func: Func) -> None:
 
 
 def library_default(base: Obj, name: str) -> Any:
-    """The default of a field of a library's dataclass, where that decides how a script goes on; MISSING for others."""
+    """The default of a field of a library's dataclass that decides how a script goes on; MISSING for others."""
     return OF_LIBRARIES.get(base.last, {}).get(name, MISSING)

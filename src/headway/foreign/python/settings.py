@@ -14,7 +14,10 @@ from headway.foreign.launcher import Processes
 from headway.foreign.python.trainers import Made
 from headway.foreign.shell.values import Hole, Origin, Word
 
-UNSLOTH_BATCH, UNSLOTH_STEPS, UNSLOTH_OPTIMIZER = 4, 2, "adamw_8bit"
+UNSLOTH: dict[str, tuple[str, object]] = {
+    "micro_batch": ("per_device_train_batch_size", 4), "grad_accum": ("gradient_accumulation_steps", 2),
+    "optimizer": ("optim", "adamw_8bit"),
+}  # fmt: skip
 """What Unsloth puts in place of TRL's defaults (unsloth 015bdef0d9, models/rl.py)."""
 PACKED = re.compile(r"(?:-unsloth)?-bnb-4bit$")
 """The end of the name of a checkpoint that bitsandbytes has packed."""
@@ -53,27 +56,28 @@ def found_of(made: Made, started: Processes, path: Path, root: Path | None, envi
         _unsloth(made, table, environment)
     elif not _is_half(made, table):
         table["no_bf16"] = True
+    own = {} if made.plain or not made.unsloth or made.hidden else {
+        key: value for key, (name, value) in UNSLOTH.items() if name not in table and name not in made.unknown
+    }  # fmt: skip
+    table |= {UNSLOTH[key][0]: value for key, value in own.items()}
     said = Said(Line({}), table, "", made.hidden, unknown=made.unknown, places=made.places)
     found = trl.from_options(said, started, made.kind, path.name, path.resolve(), root)
     settings, derived = dict(found.settings), dict(found.derived)
     settings["system"] = system
     if made.plain and settings.get("recompute") is None:
         derived.pop("recompute", None)
-    if made.unsloth and not made.plain:
-        for key, value in (("micro_batch", UNSLOTH_BATCH), ("grad_accum", UNSLOTH_STEPS)):
-            if settings.get(key) is None:
-                derived[key] = value
-        if settings.get("optimizer") is None:
-            derived["optimizer"] = UNSLOTH_OPTIMIZER
+    for key in own:
+        derived[key], settings[key] = settings[key], None
     unknown = dict(found.unknown)
     if found.value("model_name") is None and not found.model:
         why = unknown.get("model_name") or "nothing gives it a name, such as --model_name_or_path Qwen/Qwen3-0.6B"
         unknown |= {"model_name": why, "num_layers": why}
-        settings.pop("model_name", None), settings.pop("num_layers", None)
+        for key in ("model_name", "num_layers"):
+            settings.pop(key, None)
     flags = {**found.flags, "script_kind": (made.kind,)}
     return replace(
-        found, system=system, settings=settings, derived=derived, unknown=unknown, flags=flags, at=Origin(made.file, made.line),
-        notes=(*found.notes, *_notes(made, table, started)),
+        found, system=system, settings=settings, derived=derived, unknown=unknown, flags=flags,
+        at=Origin(made.file, made.line), notes=(*found.notes, *_notes(made, table, started)),
     )  # fmt: skip
 
 

@@ -20,8 +20,8 @@ class StoppedError(Exception):
 
 
 class Event(Struct, frozen=True):
-    """Something that matters and happens when the script runs, in order: a trainer is made (`made`), trains (`train`),
-    or a launcher starts a command (`launch`). `when`: what it hangs on, where the script does not decide that."""
+    """Something that matters and happens when the script runs: a trainer is made (`made`), trains (`train`), or a
+    launcher starts a command (`launch`, `command`). `when`: what it hangs on, where the script does not tell."""
 
     kind: str
     what: Any
@@ -42,6 +42,8 @@ class State(Struct):
     notes: dict[str, None] = field(default_factory=dict)
     asked: dict[str, str] = field(default_factory=dict)
     when: list[str] = field(default_factory=list)
+    ended: str = ""
+    """Where the script ends by itself, by an error or an exit."""
     steps: int = MOST_STEPS
     forks: int = MOST_FORKS
     depth: int = 0

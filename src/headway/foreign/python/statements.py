@@ -2,12 +2,13 @@
 
 import ast
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from headway.errors import InputError
 from headway.foreign.python import builtins, files_beside, parsers
-from headway.foreign.python.expressions import Expressions
+from headway.foreign.python.expressions import Expressions, shown
 from headway.foreign.python.state import DEEPEST_CALL, Saved, join
 from headway.foreign.python.values import (
     LONGEST_LIST,
@@ -32,7 +33,7 @@ MOST_ROUNDS = 64
 """Rounds of a loop over a known list that are followed."""
 
 
-class _Ended(Exception):
+class _EndedError(Exception):
     """A block ends before its last statement: `how` is return, break, continue or stop."""
 
     def __init__(self, how: str, value: Any = None) -> None:
@@ -43,14 +44,13 @@ class _Ended(Exception):
 class Statements(Expressions):
     """Follows statements; what happens is in `state.events`."""
 
-    def module(self, tree: ast.Module, file: str) -> Scope:
+    def module(self, tree: ast.Module, scope: Scope) -> Scope:
         """Everything that a script does at its top."""
-        scope = Scope(file)
         self.state.scopes.append(scope)
         try:
             self.block(tree.body, scope)
-        except _Ended:
-            pass
+        except _EndedError as end:
+            self.state.ended = str(end.value or "") if end.how == "stop" else ""
         finally:
             self.state.scopes.pop()
         return scope
@@ -77,25 +77,25 @@ class Statements(Expressions):
             returned = [end for end in known if end.how == "return"]
             try:
                 self.block(rest, scope)
-            except _Ended as last:
+            except _EndedError as last:
                 if last.how == "return" and returned:
                     last.value = either([*(end.value for end in returned), last.value], why)
                 raise
             if returned and any(end.value is not None for end in returned):
-                raise _Ended("return", either([*(end.value for end in returned), None], why))
+                raise _EndedError("return", either([*(end.value for end in returned), None], why))
             return
         if all(end.how == "return" for end in known):
-            raise _Ended("return", either([end.value for end in known], why))
+            raise _EndedError("return", either([end.value for end in known], why))
         raise next((end for end in known if end.how != "stop"), known[0])
 
-    def _ways(self, ways: Sequence[Callable[[], None]], why: str) -> list[_Ended | None]:
+    def _ways(self, ways: Sequence[Callable[[], None]], why: str) -> list[_EndedError | None]:
         """Every way followed from the same state, and the states of those joined that do not stop the script."""
         self.state.forks -= 1
         if self.state.forks < 0:
             self.state.note(f"{why}: too many such conditions; it is taken to be so")
             ways = ways[:1]
         self.state.when.append(why)
-        ended: list[_Ended | None] = []
+        ended: list[_EndedError | None] = []
         before = Saved(self.state) if len(ways) > 1 else None
         reached: list[Saved] = []
         try:
@@ -107,7 +107,7 @@ class Statements(Expressions):
                 try:
                     way()
                     ended.append(None)
-                except _Ended as end:
+                except _EndedError as end:
                     ended.append(end)
         finally:
             self.state.when.pop()
@@ -185,9 +185,7 @@ class Statements(Expressions):
         for each in options(base):
             if isinstance(each, Ref) and each.path == "os.environ" and isinstance(key, str):
                 self.state.environment[key] = value
-            elif isinstance(each, dict) and isinstance(key, str | int | bool | None):
-                each[key] = value
-            elif isinstance(each, list) and isinstance(key, int) and -len(each) <= key < len(each):
+            elif _takes(each, key):
                 each[key] = value
 
     def _delete(self, node: ast.Delete, scope: Scope) -> None:
@@ -239,7 +237,7 @@ class Statements(Expressions):
         self.state.depth += 1
         try:
             self.block(files_beside.tree(path).body, made)
-        except (_Ended, InputError):
+        except (_EndedError, InputError):
             pass
         finally:
             self.state.depth -= 1
@@ -269,7 +267,7 @@ class Statements(Expressions):
         """A round of a loop."""
         try:
             body()
-        except _Ended as end:
+        except _EndedError as end:
             if end.how not in ("break", "continue"):
                 raise
             return end.how
@@ -294,9 +292,7 @@ class Statements(Expressions):
             plain()
         else:
             why = f"{scope.file} line {node.lineno}: depends on whether it raises"
-            self._after(
-                [plain, *((lambda handler=handler: self.block(handler.body, scope)) for handler in handlers)], why
-            )
+            self._after([plain, *(partial(self.block, handler.body, scope) for handler in handlers)], why)
         self.block(node.finalbody, scope)
 
     def _after(self, ways: Sequence[Callable[[], None]], why: str) -> None:
@@ -311,7 +307,7 @@ class Statements(Expressions):
             fits = self._fits(case.pattern, subject, scope) if case.guard is None else None
             if fits is None:
                 why = self.hangs(node.subject, subject, scope)
-                self._after([lambda case=case: self.block(case.body, scope) for case in node.cases], why)
+                self._after([partial(self.block, case.body, scope) for case in node.cases], why)
                 return
             if fits:
                 self.block(case.body, scope)
@@ -320,6 +316,11 @@ class Statements(Expressions):
     def _fits(self, pattern: ast.pattern, subject: Any, scope: Scope) -> bool | None:
         if isinstance(pattern, ast.MatchAs):
             return True if pattern.pattern is None else None
+        if isinstance(pattern, ast.MatchSequence) and isinstance(subject, tuple):
+            if len(subject) != len(pattern.patterns):
+                return False
+            parts = [self._fits(each, row, scope) for each, row in zip(pattern.patterns, subject, strict=True)]
+            return False if False in parts else None if None in parts else True
         if isinstance(pattern, ast.MatchOr):
             found = [self._fits(each, subject, scope) for each in pattern.patterns]
             return True if True in found else None if None in found else False
@@ -329,16 +330,16 @@ class Statements(Expressions):
         return None
 
     def _raise(self, node: ast.Raise, scope: Scope) -> None:
-        raise _Ended("stop")
+        raise _EndedError("stop", f"{scope.file} line {node.lineno}: {shown(node)}")
 
     def _return(self, node: ast.Return, scope: Scope) -> None:
-        raise _Ended("return", self.value(node.value, scope) if node.value is not None else None)
+        raise _EndedError("return", self.value(node.value, scope) if node.value is not None else None)
 
-    def _break(self, node: ast.Break, scope: Scope) -> None:
-        raise _Ended("break")
+    def _break(self, _node: ast.Break, _scope: Scope) -> None:
+        raise _EndedError("break")
 
-    def _continue(self, node: ast.Continue, scope: Scope) -> None:
-        raise _Ended("continue")
+    def _continue(self, _node: ast.Continue, _scope: Scope) -> None:
+        raise _EndedError("continue")
 
     # -- functions and classes ---------------------------------------------------------------------------
 
@@ -382,7 +383,7 @@ class Statements(Expressions):
             if isinstance(node, ast.Lambda):
                 return self.value(node.body, inner)
             self.block(node.body, inner)
-        except _Ended as end:
+        except _EndedError as end:
             if end.how == "stop":
                 raise
             return end.value
@@ -422,8 +423,8 @@ class Statements(Expressions):
         """What a call of a library's name gives, where that is known; MISSING where an object stands for it."""
         last = path.rpartition(".")[2]
         if path in ("sys.exit", "builtins.exit", "builtins.quit", "os._exit"):
-            raise _Ended("stop")
-        found = parsers.called(self, path, last, value, args, kwargs, at)
+            raise _EndedError("stop", f"{at[0]} line {at[1]}: {path}")
+        found = parsers.called(self, path, value, args, kwargs, at)
         if not isinstance(found, Missing):
             return found
         found = builtins.function(self.state, path, args, kwargs, at)
@@ -444,7 +445,14 @@ class Statements(Expressions):
         return files_beside.loaded(self.state, path, value, args, at)
 
 
-def _goes_on(end: _Ended | None) -> bool:
+def _takes(base: Any, key: Any) -> bool:
+    """Whether a table or list takes a value at a key."""
+    if isinstance(base, dict):
+        return isinstance(key, str | int | bool | None)
+    return isinstance(base, list) and isinstance(key, int) and -len(base) <= key < len(base)
+
+
+def _goes_on(end: _EndedError | None) -> bool:
     return end is None or end.how != "stop"
 
 

@@ -95,7 +95,7 @@ def chosen(found: list[tuple[Event, Obj, bool]]) -> tuple[Event, Obj, list[str]]
     else:
         pick = plain[-1]
     notes = []
-    for event, trainer, trains in candidates:
+    for event, trainer, _ in candidates:
         if event is not pick[0]:
             why = f", {event.when}" if event.when else ""
             notes.append(
@@ -126,18 +126,16 @@ def made_of(run: Statements, event: Event, trainer: Obj, top: Scope, tree: ast.M
     _defaults_of_loading(made, said, found)
     made.unsloth = found.unsloth or trainer.path.startswith("unsloth.")
     made.notes += found.notes
-    said |= {name: value for name, value in found.table.items() if not _is_set(name, said, value)}
+    checkpointed = said.get("gradient_checkpointing") is True
+    said |= {
+        name: value for name, value in found.table.items() if name != "gradient_checkpointing" or not checkpointed
+    }
     made.places |= {name: at for name, at in found.places.items() if name not in made.places}
     if kind == "trainer" and not set(LENGTHS) & said.keys():
         _length(run, made, said, top, tree)
     _resolved(made, said)
     _more_models(made, trainer)
     return made
-
-
-def _is_set(name: str, said: dict[str, Any], value: Any) -> bool:
-    """Whether the arguments' own value of a setting holds over the model's."""
-    return name == "gradient_checkpointing" and said.get(name) is True
 
 
 def _config(trainer: Obj) -> Any:
@@ -207,12 +205,12 @@ def _of_trainer(made: Made, said: dict[str, Any], trainer: Obj) -> None:
 
 def _adapters(found: models.Found, trainer: Obj) -> None:
     config = trainer.kwargs.get("peft_config", MISSING)
-    if not isinstance(config, Missing) and not found.table.get("use_peft") is True:
+    if not isinstance(config, Missing) and found.table.get("use_peft") is not True:
         models.of_adapter(found, config)
 
 
 def _defaults_of_loading(made: Made, said: dict[str, Any], found: models.Found) -> None:
-    """What the trainer sees where nobody said a dtype: transformers before 5 loads in fp32, from 5 on as the files are."""
+    """Where nobody said a dtype, transformers before 5 loads in fp32, later ones as the files are."""
     if "plain dtype" in found.kinds and "dtype" not in said and not found.unsloth:
         made.notes.append(
             "no dtype is given to from_pretrained: fp32 is planned, as transformers 4 loads; transformers 5 loads as "
@@ -222,7 +220,7 @@ def _defaults_of_loading(made: Made, said: dict[str, Any], found: models.Found) 
 
 
 def _length(run: Statements, made: Made, said: dict[str, Any], top: Scope, tree: ast.Module) -> None:
-    """transformers' Trainer is given data that is cut already: the longest that any tokenizer in the script is told."""
+    """transformers' Trainer is given data that is cut already: the longest that the script tells a tokenizer."""
     found: list[tuple[int, int]] = []
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
@@ -311,13 +309,31 @@ def _plain(value: Any) -> Any:
     return value if is_plain(value) else MISSING
 
 
-def refusal(events: list[Event], path: str) -> InputError:
-    """Why a script is not planned, and what to do instead."""
+def refusal(events: list[Event], path: str, ended: str, tree: ast.Module) -> InputError:
+    """Why a script is not planned, and what to do instead. `ended`: where it ends by itself before that."""
+    if ended:
+        return InputError(
+            f"{path}: it ends before it trains ({ended}); pass the arguments that it needs, as in: headway plan -- "
+            f"python {path} --num_nodes 4"
+        )
     other = next((each for each in events if each.kind == "made" and isinstance(each.what, Obj)), None)
     seen = f"; it makes {other.what.last} in line {other.line}, which is not read" if other is not None else ""
+    seen = seen or _defined(tree)
     return InputError(
-        f"{path}: no trainer that is known is started in it{seen}; read are TRL's, transformers' and Unsloth's trainers "
-        "that the script makes itself (GRPOTrainer(...), SFTTrainer(...)), and Miles's and slime's launchers; name the "
+        f"{path}: no trainer that is known is started in it{seen}; read are trainers of TRL, transformers and "
+        "Unsloth that the script makes itself (GRPOTrainer(...)), and launchers of Miles and slime; name the "
         "script that starts the training, or the model and its trainer, such as: headway plan qwen3-4B --trainer trl "
         "--machine rtx4090"
     )
+
+
+def _defined(tree: ast.Module) -> str:
+    """A function that makes a trainer, and that nothing in the script calls; empty where there is none."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        for inner in ast.walk(node):
+            name = ast.unparse(inner.func).rpartition(".")[2] if isinstance(inner, ast.Call) else ""
+            if name in KINDS:
+                return f"; {node.name}() in line {node.lineno} makes a {name}, and nothing in the file calls it"
+    return ""

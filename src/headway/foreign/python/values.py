@@ -1,4 +1,4 @@
-"""What an expression of a Python script is found to be: a plain value, a value of several, or unknown with the reason."""
+"""What an expression of a Python script is found to be: a plain value, one of several, or unknown with the reason."""
 
 from collections.abc import Callable, Iterable
 from itertools import count
@@ -20,11 +20,14 @@ LARGEST = 10**30
 class Unknown(Struct, frozen=True):
     """A value that the script does not tell.
 
+    `variable`: it is a variable of the environment, which may not be set.
+
     >>> Unknown("train.py line 3: what load() gives is known only at run time").why
     'train.py line 3: what load() gives is known only at run time'
     """
 
     why: str
+    variable: str = ""
 
 
 class Missing(Struct, frozen=True):

@@ -26,12 +26,14 @@ def _items(parts: tuple[Any, ...], at: Origin, whole: Any) -> Iterator[Item]:
     if isinstance(whole, Either):
         parts = (whole,)
     found: list[Any] = []
-    quote, begun = "", False
+    quote, begun, flag = "", False, False
 
     def end() -> Iterator[Item]:
-        nonlocal found, begun
+        nonlocal found, begun, flag
         if begun:
-            yield _word(found, at)
+            word = _word(found, at)
+            flag = word.shown.startswith("--") and "=" not in word.shown
+            yield word
         found, begun = [], False
 
     for place, part in enumerate(parts):
@@ -39,7 +41,7 @@ def _items(parts: tuple[Any, ...], at: Origin, whole: Any) -> Iterator[Item]:
             after = parts[place + 1] if place + 1 < len(parts) else " "
             if isinstance(part, Either) and not begun and not quote and _apart(part, after):
                 yield Choice(tuple(items_of("" if each is None else each, at) for each in part.options), part.why)
-            elif not begun and not quote and isinstance(part, Unknown) and _blank(after):
+            elif not begun and not quote and not flag and isinstance(part, Unknown) and _blank(after):
                 yield Gap(part.why, "arguments", "machine")
             else:
                 found.append(part)
