@@ -225,6 +225,8 @@ def function(state: State, path: str, args: list[Any], kwargs: dict[str, Any], a
         return {**args[0].kwargs, **args[0].attrs}
     if path in ("copy.deepcopy", "copy.copy", "typing.cast") and args:
         return args[-1]
+    if path in ("re.search", "re.match", "re.fullmatch") and len(args) == 2 and not kwargs:
+        return _matched(path.rpartition(".")[2], args[0], args[1], at)
     if path in ("functools.partial",):
         return _partial(args, kwargs, at)
     if not path.startswith("builtins."):
@@ -235,6 +237,23 @@ def function(state: State, path: str, args: list[Any], kwargs: dict[str, Any], a
     if name in SEVERAL:
         return SEVERAL[name](args, kwargs, at)
     return MISSING
+
+
+def _matched(how: str, pattern: Any, text: Any, at: tuple[str, int]) -> Any:
+    """A match of a regular expression, by an engine whose time is bounded; MISSING where it is not known."""
+    if not isinstance(pattern, str) or not isinstance(text, str) or len(pattern) > 200 or len(text) > 4096:
+        return MISSING
+    import re2
+
+    try:
+        found = getattr(re2, how)(pattern, text)
+    except re2.error:
+        return MISSING
+    if found is None:
+        return None
+    made = Obj("re.Match", *at)
+    made.args = [found.group(0), *found.groups()]
+    return made
 
 
 def _partial(args: list[Any], kwargs: dict[str, Any], at: tuple[str, int]) -> Any:

@@ -467,6 +467,9 @@ class Expressions:
         places: dict[str, tuple[str, int]],
     ) -> Any:  # fmt: skip
         """A method of an object of a library."""
+        if base.path == "re.Match" and name == "group" and all(isinstance(each, int) for each in args):
+            place = args[0] if args else 0
+            return base.args[place] if 0 <= place < len(base.args) else MISSING
         found = self.called(f"{base.path}.{name}", base, args, kwargs, at)
         if not isinstance(found, Missing):
             return found
@@ -545,6 +548,8 @@ def _is_text(value: Any) -> bool:
 def _is_thing(value: Obj) -> bool:
     """Whether a library's object is one that counts as true: what a class makes, by how its name is written."""
     last = value.last
+    if value.path == "re.Match":
+        return True
     return last[:1].isupper() or last in ("from_pretrained", "get_peft_model", "prepare_model_for_kbit_training")
 
 

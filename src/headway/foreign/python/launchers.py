@@ -7,10 +7,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from headway.foreign.found import Found
-from headway.foreign.python import files_beside
+from headway.foreign.python import parsers
 from headway.foreign.python.state import Event, State
 from headway.foreign.python.statements import Statements
-from headway.foreign.python.values import Func, Obj, Scope
+from headway.foreign.python.values import Obj
 from headway.foreign.python.words import items_of
 from headway.foreign.shell import Command, Script, files, read_script
 from headway.foreign.shell.values import Array, Choice, Item, Origin, Word, known
@@ -82,10 +82,7 @@ def _model_arguments(name: Any, script: str, state: State, notes: list[str]) -> 
         if path.suffix == ".sh":
             found = read_script(path, root).variables.get("MODEL_ARGS")
             return found.items if isinstance(found, Array) else ()
-        run = Statements(State(root))
-        function = run.module(files_beside.tree(path), Scope(str(path))).names.get("model_args")
-        if isinstance(function, Func):
-            return items_of(run.follow(function, [], {}, 1), Origin(str(path), function.node.lineno))
+        return items_of(parsers.model_arguments(Statements(State(root)), path, {}), Origin(str(path), 1))
     notes.append(
         f"the model's arguments are in scripts/models/{name} of the repository, which is not here: the sizes "
         "are those of the model's name"

@@ -16,6 +16,7 @@ from headway.foreign.python.values import (
     Missing,
     Obj,
     Ref,
+    Scope,
     Text,
     Unknown,
     either,
@@ -292,6 +293,8 @@ def called(
             return started(run, args[0], at[1])
         given, _, hidden = flags(run.state.arguments)
         return filled(run, args[0], given, hidden)
+    if path.startswith("model_args_utils."):
+        return _of_models(run, last, args, kwargs)
     if last.startswith("execute_train"):
         names = ("train_args", "num_gpus_per_node", "megatron_model_type")
         run.state.event("launch", {**dict(zip(names, args, strict=False)), **kwargs}, *at)
@@ -326,6 +329,26 @@ def _launcher(run: "Statements", last: str, args: list[Any], at: tuple[str, int]
     if last == "get_env_enable_infinite_run":
         return False
     return Unknown(f"{where}: what {last} gives is known only when it runs") if last.islower() else MISSING
+
+
+def model_arguments(run: "Statements", path: Path, kwargs: dict[str, Any]) -> Any:
+    """What `model_args()` of a file of Miles's `scripts/models` gives; Unknown where there is no such file."""
+    root = run.state.root
+    if root is None or not path.is_file() or root not in path.resolve().parents:
+        return Unknown(f"{path.name} is not here")
+    function = run.module(files_beside.tree(path), Scope(str(path))).names.get("model_args")
+    return run.follow(function, [], kwargs, 1) if isinstance(function, Func) else Unknown(f"{path} has no model_args()")
+
+
+def _of_models(run: "Statements", last: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Helpers that files of `scripts/models` call (`model_args_utils.py`)."""
+    if last == "load_sibling_model_args" and len(args) == 2 and all(isinstance(each, str) for each in args):
+        return model_arguments(run, Path(args[0]).resolve().parent / f"{args[1]}.py", kwargs)
+    layers, dense = kwargs.get("nlayers"), kwargs.get("first_k_dense_replace")
+    if last == "moe_layer_freq" and isinstance(layers, int) and isinstance(dense, int) and 0 <= layers < 1000:
+        first = min(max(dense, 0), layers)
+        return "[" + ",".join(["0"] * first + ["1"] * (layers - first)) + "]"
+    return MISSING
 
 
 def _app(run: "Statements", app: Obj, at: tuple[str, int]) -> Any:

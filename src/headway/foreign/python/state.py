@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from headway.foreign.python.values import MISSING, Either, Func, Obj, Scope, Unknown, either, same
 
 MOST_STEPS = 300_000
-MOST_SECONDS = 3.0
+MOST_SECONDS = 2.0
 DEEPEST_CALL = 14
 MOST_FORKS = 160
 """Conditions that the script does not decide, each of which is followed both ways."""

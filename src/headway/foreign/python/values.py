@@ -225,6 +225,10 @@ def joined(parts: Iterable[Any]) -> Any:
     size = 0
     for part in parts:
         for piece in part.parts if isinstance(part, Text) else (part,):
+            if isinstance(piece, bool | int | float):
+                piece = str(piece)
+            if not isinstance(piece, str | Unknown | Either):
+                piece = Unknown("a part of a text is known only when it runs")
             if isinstance(piece, str):
                 size += len(piece)
                 if found and isinstance(found[-1], str):
