@@ -399,17 +399,13 @@ class Expressions:
         return text if not inner or inner.startswith(f"{scope.file} line {node.lineno}") else f"{text} ({inner})"
 
     def _call(self, node: ast.Call, scope: Scope) -> Any:
-        func = self.value(node.func, scope) if not isinstance(node.func, ast.Attribute) else None
-        base: Any = MISSING
-        if isinstance(node.func, ast.Attribute):
-            base = self.value(node.func.value, scope)
+        on = node.func if isinstance(node.func, ast.Attribute) else None
+        base = self.value(node.func if on is None else on.value, scope)
         args, kwargs, places = self._arguments(node, scope)
         at = (scope.file, node.lineno)
-        if func is not None:
-            return lift(lambda each: self.call(each, args, kwargs, at, node, scope, places), func)
-        assert isinstance(node.func, ast.Attribute)
-        name = node.func.attr
-        return lift(lambda each: self._call_on(each, name, args, kwargs, at, node, scope, places), base)
+        if on is None:
+            return lift(lambda each: self.call(each, args, kwargs, at, node, scope, places), base)
+        return lift(lambda each: self._call_on(each, on.attr, args, kwargs, at, node, scope, places), base)
 
     def _arguments(
         self, node: ast.Call, scope: Scope
