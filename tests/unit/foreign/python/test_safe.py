@@ -26,14 +26,15 @@ def tried(path: Path, text: str) -> None:
     try:
         found = read_program(path)
         assert found.system in ("trl", "hf", "unsloth", "miles", "slime", "verl", "openrlhf", "megatron")
-    except InputError as error:
-        assert str(error)
+    except InputError:
+        pass
     assert monotonic() - begun < 20
 
 
 def test_nothing_is_run(tmp_path):
     mark = tmp_path / "mark"
-    text = f"import os, subprocess\nos.system('touch {mark}')\nsubprocess.run(['touch', '{mark}'])\nopen('{mark}', 'w')\n"
+    text = f"import os, subprocess\nos.system('touch {mark}')\nsubprocess.run(['touch', '{mark}'])\n"
+    text += f"open('{mark}', 'w')\n"
     tried(tmp_path / "t.py", text + f"exec('open(\"{mark}\", \"w\")')\neval('1')\n__import__('os')\n" + TRAINS)
     assert not mark.exists()
 
@@ -47,7 +48,8 @@ def test_no_module_outside_the_tree_is_followed(tmp_path):
     script = root / "t.py"
     script.write_text(
         "from link import ROWS\nfrom trl import GRPOConfig, GRPOTrainer\n"
-        "GRPOTrainer('Qwen/Qwen3-0.6B', reward_funcs=[len], args=GRPOConfig(per_device_train_batch_size=ROWS)).train()\n"
+        "args = GRPOConfig(per_device_train_batch_size=ROWS)\n"
+        "GRPOTrainer('Qwen/Qwen3-0.6B', reward_funcs=[len], args=args).train()\n"
     )
     assert read_program(script).value("micro_batch") is None
     (root / "link.py").unlink()

@@ -68,8 +68,18 @@ def test_the_commands_environment_decides_where_the_script_asks():
 
 def test_a_packed_model_that_functions_make():
     found = read("sft_qlora.py")
-    assert values(found, "model_name", "low_precision", "lora_rank", "dtype") == ("Mistral-7B-v0.1", "4bit", 64, "bf16")
-    assert values(found, "micro_batch", "grad_accum", "max_total_len", "optimizer") == (4, 2, 2048, "paged_adamw_32bit")
+    assert values(found, "model_name", "low_precision", "lora_rank", "dtype") == (
+        "Mistral-7B-v0.1",
+        "4bit",
+        64,
+        "bf16",
+    )
+    assert values(found, "micro_batch", "grad_accum", "max_total_len", "optimizer") == (
+        4,
+        2,
+        2048,
+        "paged_adamw_32bit",
+    )
     assert found.flags["use_bnb_nested_quant"] == ("True",)
     assert found.flags["kbit_prepared"] == ("True",)
     assert any('device_map="auto" spreads the model' in note for note in found.notes)
@@ -214,7 +224,9 @@ def test_a_launcher_of_slime_with_the_models_own_arguments():
 
 
 def test_a_library_that_defines_but_never_trains():
-    with pytest.raises(InputError, match=r"train\(\) in line 5 makes a GRPOTrainer, and nothing in the file calls it"):
+    with pytest.raises(
+        InputError, match=r"train\(\) in line 5 makes a GRPOTrainer, and nothing in the file calls it"
+    ):
         read("only_defines.py")
 
 
@@ -225,7 +237,7 @@ def test_a_script_without_a_trainer_is_refused_with_what_plans_by_name(name):
 
 
 def test_a_command_that_starts_a_script_without_a_trainer_says_so():
-    with pytest.raises(InputError, match="only_defines.py: no trainer"):
+    with pytest.raises(InputError, match=r"only_defines\.py: no trainer"):
         command("python only_defines.py")
 
 
