@@ -18,6 +18,11 @@ STANDBY = 0.76
 """vLLM's share in standby on a device of 14 to 20 GB; 0.78 up to 25 GB, 0.88 above 40 GB (unsloth-zoo)."""
 FREE = 0.96
 """What is free of a device when vLLM starts: 22.52 of 23.51 GiB in a public log (unsloth issue 3542)."""
+ASSUMED = {
+    "lora_rank": "no adapter", "low_precision": "nothing packed", "dtype": "fp32", "optimizer": "adamw",
+    "engine": "the trainer's own generate()", "reference_loaded": "a copy",
+}  # fmt: skip
+"""What is planned where a key is unknown: what takes the most, but for an engine, whose share nobody knows then."""
 VERSIONS = {"hf": "transformers", "unsloth": "Unsloth"}
 
 
@@ -28,6 +33,10 @@ def workload(reading: Reading, shape: ModelShape) -> Workload:
     made = BUILDERS["trl"](reading, shape)
     if found.system in VERSIONS:
         reading.notes = [note.replace("TRL 1.x's", f"{VERSIONS[found.system]}'s") for note in reading.notes]
+    reading.notes += [
+        f"{key} = {used} (assumed: {found.unknown[key]})" for key, used in ASSUMED.items() if key in found.unknown
+    ]
+    reading.notes += [note for note in found.notes if not note.startswith("the sizes of")]
     trainer = made.trainer
     if kind in PAIRED:
         trainer = replace(trainer, rows=2 * trainer.rows)

@@ -66,7 +66,10 @@ def read_program(
             raise InputError(f"{path}: takes longer to read than any training script") from None
         record.notes[:0] = notes
         found = settings.found_of(record, started or Processes(), path, root, state.environment)
-    assumed = (*state.notes, *state.asked.values())
+    assumed = [*state.notes, *state.asked.values()]
+    if state.imported:
+        names = ", ".join(list(dict.fromkeys(state.imported))[:8])
+        assumed.append(f"{path} does not import {names}, taken to be the libraries' own")
     return replace(found, notes=(*found.notes, *assumed), unread=(*unread, *found.unread))
 
 

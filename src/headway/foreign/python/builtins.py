@@ -4,6 +4,7 @@ Sizes are bounded: a text or list that would grow beyond any setting is unknown.
 """
 
 import builtins as own
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +32,12 @@ from headway.foreign.python.values import (
 NAMES = frozenset(dir(own))
 HIDDEN = "**"
 """The name of arguments that come from a table which is not known."""
+KNOWN = re.compile(
+    r"(GRPO|RLOO|PPO|DPO|KTO|ORPO|CPO|SFT|GKD|OnlineDPO|Reward)(Config|Trainer)|(Seq2Seq)?(Trainer|TrainingArguments)|"
+    r"LoraConfig|BitsAndBytesConfig|AutoModelFor\w+|Fast(Language|Vision)?Model|get_peft_model|"
+    r"prepare_model_for_kbit_training|torch"
+)
+"""Names that parts of scripts, as reports have them, use without importing them."""
 NAMESPACE = "argparse.Namespace"
 SAME = frozenset({
     "to", "cuda", "cpu", "half", "bfloat16", "float", "eval", "requires_grad_", "train", "merge_and_unload",

@@ -99,6 +99,9 @@ class Expressions:
                 return scope.file
             if node.id in builtins.NAMES:
                 return Ref(f"builtins.{node.id}")
+            if builtins.KNOWN.fullmatch(node.id):
+                self.state.imported.append(node.id)
+                return Ref(f"{'unsloth' if node.id.startswith('Fast') else 'trl'}.{node.id}")
             return self.unclear(node, scope, f"{node.id} is set nowhere before")
         return found
 

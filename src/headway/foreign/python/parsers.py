@@ -304,6 +304,8 @@ def called(
     if path in COMMANDS and args:
         run.state.event("command", args[0], *at)
         return Unknown(f"{at[0]} line {at[1]}: what the command prints is known only when it runs")
+    if path.endswith(".train_on_responses_only") and args:
+        return args[0]
     if path == "unsloth.unsloth_train" and args and isinstance(args[0], Obj):
         run.state.event("train", args[0], *at)
         return None
@@ -337,7 +339,9 @@ def model_arguments(run: "Statements", path: Path, kwargs: dict[str, Any]) -> An
     if root is None or not path.is_file() or root not in path.resolve().parents:
         return Unknown(f"{path.name} is not here")
     function = run.module(files_beside.tree(path), Scope(str(path))).names.get("model_args")
-    return run.follow(function, [], kwargs, 1) if isinstance(function, Func) else Unknown(f"{path} has no model_args()")
+    return (
+        run.follow(function, [], kwargs, 1) if isinstance(function, Func) else Unknown(f"{path} has no model_args()")
+    )
 
 
 def _of_models(run: "Statements", last: str, args: list[Any], kwargs: dict[str, Any]) -> Any:

@@ -42,6 +42,8 @@ class State(Struct):
     notes: dict[str, None] = field(default_factory=dict)
     asked: dict[str, str] = field(default_factory=dict)
     when: list[str] = field(default_factory=list)
+    imported: list[str] = field(default_factory=list)
+    """Names of libraries that the script uses and does not import."""
     ended: str = ""
     """Where the script ends by itself, by an error or an exit."""
     steps: int = MOST_STEPS

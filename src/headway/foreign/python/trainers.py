@@ -284,7 +284,7 @@ def _one_of(made: Made, name: str, value: Either) -> Any:
     place, why = pick
     told = " or ".join(_shown(each) for each in known)
     if why:
-        made.notes.append(f"{name} is {told[:120]} ({value.why}); {_shown(known[place])} is planned, which {why}")
+        made.notes.append(f"{name} = {_shown(known[place])} (which {why} of {told[:120]}: {value.why})")
     return value.options[place]
 
 

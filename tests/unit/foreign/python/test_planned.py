@@ -59,6 +59,20 @@ def test_transformers_arguments_without_bf16_compute_in_fp32(tmp_path):
     assert (half.trainer.param_dtype, half.trainer.compute_dtype) == ("fp32", "bf16")
 
 
+def test_what_nobody_knows_is_said_with_what_is_planned(tmp_path):
+    run = changed(
+        tmp_path, "grpo_gsm8k.py", ("peft_config if USE_PEFT else None", "adapters"), ("torch.bfloat16", "kind")
+    )
+    told = " ".join(run.unknown)
+    assert run.trainer.lora is None
+    assert "lora_rank = no adapter (assumed: " in told
+    assert "adapters is set nowhere before" in told
+    assert "dtype = fp32 (assumed: " in told
+    plain = " ".join(changed(tmp_path, "grpo_gsm8k.py").unknown)
+    assert "lora_rank = " not in plain
+    assert "USE_PEFT is taken to be '1'" in plain
+
+
 def test_peft_and_plain_trainers_have_their_own_habits(tmp_path):
     assert changed(tmp_path, "hf_trainer.py").trainer.system == "peft-script"
     full = changed(

@@ -128,9 +128,9 @@ def test_an_open_condition_is_planned_as_the_way_that_takes_the_most():
     found = read("open_conditions.py")
     assert values(found, "micro_batch", "recompute", "max_response_len") == (16, False, 2048)
     told = " ".join(found.notes)
-    assert "per_device_train_batch_size is 16 or 4 (" in told
+    assert "per_device_train_batch_size = 16 (which takes the most memory of 16 or 4: " in told
     assert "depends on `memory > 40000000000.0`" in told
-    assert "max_completion_length is 2048 or not given" in told
+    assert "max_completion_length = 2048 (which takes the most memory of 2048 or not given: " in told
 
 
 def test_of_several_trainers_the_last_is_planned_and_the_others_are_named():
@@ -144,6 +144,21 @@ def test_what_is_known_only_at_run_time_is_unknown_with_its_line():
     assert found.value("samples_per_prompt") == 4
     assert "line 5: `[len(row) for row in open('data.txt')]`" in found.unknown["max_response_len"]
     assert "/etc/site/train.yaml" in found.unknown["micro_batch"], "no file outside the script's tree is read"
+
+
+def test_a_part_of_a_script_without_its_imports(tmp_path):
+    path = tmp_path / "t.py"
+    path.write_text(
+        "args = GRPOConfig(num_generations=4, max_completion_length=longest)\n"
+        "trainer = GRPOTrainer('Qwen/Qwen3-0.6B', args=args, reward_funcs=[f])\ntrainer.train()\n"
+    )
+    found = read_program(path)
+    assert values(found, "model_name", "samples_per_prompt") == ("Qwen3-0.6B", 4)
+    assert "longest is set nowhere before" in found.unknown["max_response_len"]
+    assert any("does not import GRPOConfig, GRPOTrainer" in note for note in found.notes)
+    path.write_text("args = Config(num_generations=4)\ntrainer = MyLoop(args)\ntrainer.train()\n")
+    with pytest.raises(InputError):
+        read_program(path)
 
 
 # -- transformers and Unsloth --------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ def names(text: str, *arguments: str, **environment: str) -> dict[str, object]:
         ("from pathlib import Path\nx = str(Path('a') / 'b')", "a/b"),
         ("def f(a, b=2, *c, d=4, **e):\n    return a + b + len(c) + d + len(e)\nx = f(1, 1, 9, 9, d=0, z=1)", 5),
         ("class A:\n    n = 3\n    def f(self):\n        return self.n * self.k\na = A()\na.k = 2\nx = a.f()", 6),
-        ("from dataclasses import dataclass\n@dataclass\nclass A:\n    n: int = 3\n    def __post_init__(self):\n        self.n += 1\nx = A(n=5).n", 6),
+        ("class A:\n    n: int = 3\n    def __post_init__(self):\n        self.n += 1\nx = A(n=5).n", 6),
         ("x = 0\nfor i in range(5):\n    if i == 3:\n        break\n    x += i", 3),
         ("x = [i * 2 for i in (1, 2, 3) if i > 1]", [4, 6]),
         ("try:\n    x = 1\nexcept Exception:\n    print('no')", 1),
