@@ -114,6 +114,16 @@ NEWER = re.compile(r"""\b[rR]?[fF][rR]?(['"])(?!\1\1).*\1""")
 MOST_NEWER = 40
 
 
+def _without_dots(lines: list[str]) -> list[str]:
+    """The lines without `...` that stand for further arguments, as documents and reports have them."""
+    found: list[str] = []
+    for line in lines:
+        before = next((plain for each in reversed(found) if (plain := each.partition("#")[0].rstrip())), "")
+        dots = line.partition("#")[0].strip().rstrip(",") == "..." and before.endswith((",", "("))
+        found.append("" if dots else re.sub(r",\s*\.\.\.\s*\)", ")", line))
+    return found
+
+
 def _parsed(text: str) -> ast.Module:
     """The tree; texts that only a newer Python understands become ones that nobody knows."""
     lines = text.split("\n")
@@ -124,6 +134,9 @@ def _parsed(text: str) -> ast.Module:
                 return ast.parse("\n".join(lines))
         except SyntaxError as error:
             at = (error.lineno or 0) - 1
+            if "positional argument follows keyword" in str(error.msg):
+                lines = _without_dots(lines)
+                continue
             if "f-string" not in str(error.msg) or not 0 <= at < len(lines):
                 raise
             changed = NEWER.sub('f"{a_text_of_newer_python}"', lines[at])

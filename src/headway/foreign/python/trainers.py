@@ -36,6 +36,11 @@ KINDS = {
     "Trainer": "trainer", "Seq2SeqTrainer": "trainer", "PRMTrainer": "reward", "GSPOTrainer": "grpo",
 }  # fmt: skip
 """Trainers that are read. `trainer` is transformers' own."""
+INSIDE = {
+    "GRPO": "grpo", "RLOO": "rloo", "OnlineDPO": "online_dpo", "(?<![A-Z])DPO": "dpo", "(?<![A-Z])KTO": "kto",
+    "(?<![A-Z])PPO": "ppo", "(?<![A-Z])SFT": "sft",
+}  # fmt: skip
+"""Trainers that others have made of TRL's, by what their names contain."""
 HEAVIEST = (
     "ppo", "online_dpo", "grpo", "rloo", "gkd", "dpo", "kto", "orpo", "cpo", "reward", "sft", "trainer"
 )  # fmt: skip
@@ -81,8 +86,7 @@ def kind_of(trainer: Obj) -> str | None:
         return None
     if trainer.last in KINDS:
         return KINDS[trainer.last]
-    plain = re.sub(r"^(?:My|Custom|Unsloth|Vision|Qwen\d*|VLM)+", "", trainer.last)
-    return KINDS.get(plain)
+    return next((kind for name, kind in INSIDE.items() if re.search(name, trainer.last)), None)
 
 
 def chosen(found: list[tuple[Event, Obj, bool]]) -> tuple[Event, Obj, list[str]]:
@@ -113,6 +117,8 @@ def made_of(run: Statements, event: Event, trainer: Obj, top: Scope, tree: ast.M
     config = _config(trainer)
     said: dict[str, Any] = {}
     made = Made(kind, trainer.last, event.file, event.line)
+    if trainer.last not in KINDS:
+        made.notes.append(f"{event.file} line {event.line}: {trainer.last} is planned as TRL's own {kind} trainer")
     _of_config(made, said, config)
     _of_trainer(made, said, trainer)
     model = trainer.kwargs.get("model", MISSING)

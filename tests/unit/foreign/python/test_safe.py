@@ -100,6 +100,12 @@ def test_quotes_of_a_newer_python_cost_only_their_own_text(tmp_path):
     assert read_program(path).value("model_name") == "Qwen3-0.6B"
 
 
+def test_dots_for_further_arguments_are_left_out(tmp_path):
+    path = tmp_path / "t.py"
+    path.write_text("def f():\n    ...\n" + TRAINS.replace("reward_funcs=[len])", "reward_funcs=[len],\n    ...\n)"))
+    assert read_program(path).value("model_name") == "Qwen3-0.6B"
+
+
 @pytest.mark.parametrize("text", ["[]", "{}", '{"cells": 3}', '{"cells": [{"cell_type": "code"}]}', "{", "[" * 99999])
 def test_what_is_no_notebook_is_refused(tmp_path, text):
     path = tmp_path / "t.ipynb"

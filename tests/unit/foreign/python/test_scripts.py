@@ -146,6 +146,18 @@ def test_what_is_known_only_at_run_time_is_unknown_with_its_line():
     assert "/etc/site/train.yaml" in found.unknown["micro_batch"], "no file outside the script's tree is read"
 
 
+def test_a_trainer_made_of_trls_by_its_name(tmp_path):
+    path = tmp_path / "t.py"
+    text = "from lab.trainer import VLGRPOTrainer as T\nT('Qwen/Qwen3-0.6B', reward_funcs=[len]).train()\n"
+    path.write_text(text)
+    found = read_program(path)
+    assert found.value("samples_per_prompt") == 8
+    assert any("VLGRPOTrainer is planned as TRL's own grpo trainer" in note for note in found.notes)
+    path.write_text(text.replace("VLGRPOTrainer", "SpeechTrainer"))
+    with pytest.raises(InputError, match="SpeechTrainer in line 2, which is not read"):
+        read_program(path)
+
+
 def test_a_part_of_a_script_without_its_imports(tmp_path):
     path = tmp_path / "t.py"
     path.write_text(
