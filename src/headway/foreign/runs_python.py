@@ -4,6 +4,7 @@ Most is as of TRL's command line (`runs.py`). What differs: samples that are pai
 that PEFT casts, and Unsloth's own ways (unsloth 015bdef0d9, unsloth-zoo of 2026-08: peers_memory).
 """
 
+from math import ceil
 from typing import Literal
 
 from msgspec.structs import replace
@@ -14,6 +15,9 @@ from headway.foreign.runs import BUILDERS, Reading
 
 PAIRED = ("dpo", "orpo", "cpo", "reward")
 """Trainers whose samples are a chosen and a rejected sequence, which pass the model together."""
+CHUNKS = 4
+"""Parts of a sample whose log-probs are made one after the other (`autotune_batch_and_chunks`); more above 16,384
+tokens."""
 STANDBY = 0.76
 """vLLM's share in standby on a device of 14 to 20 GB; 0.78 up to 25 GB, 0.88 above 40 GB (unsloth-zoo)."""
 FREE = 0.96
@@ -62,7 +66,7 @@ def workload(reading: Reading, shape: ModelShape) -> Workload:
 
 def _unsloth(reading: Reading, made: Workload) -> Workload:
     """Checkpoints in pinned host memory, a loss that writes its gradient over the logits, log-probs of one sample's
-    hidden states at a time, an engine that shares the weights."""
+    hidden states in parts, an engine that shares the weights."""
     found, trainer = reading.found, made.trainer
     kept = reading.text("unsloth_checkpoints") == "True"
     rows, samples = trainer.rows, found.value("samples_per_prompt")
@@ -81,10 +85,12 @@ def _unsloth(reading: Reading, made: Workload) -> Workload:
     trainer = replace(
         trainer, system="unsloth-kept" if kept else "unsloth", rows=rows, param_dtype="bf16", compute_dtype=None,
         grad_dtype="bf16" if full else None, attention="flash", loss=loss,
-        logprob_chunk=rollout.longest if is_sampling else 0, temperature=False, optimizer=_states(trainer),
+        logprob_chunk=ceil(rollout.longest / CHUNKS) if is_sampling else 0, temperature=False, optimizer=_states(trainer),
     )  # fmt: skip
     if is_sampling:
-        reading.notes.append("log-probs are taken to be made of one sample at a time, which Unsloth splits further")
+        reading.notes.append(f"log-probs are made of 1/{CHUNKS} of a sample at a time, as Unsloth does by default")
+    if reading.flag("offload_embedding"):
+        reading.notes.append("offload_embedding moves the embedding to the host, and is planned as if it did not")
     if full:
         reading.notes.append("full fine-tuning by Unsloth is planned with parameters and moments in bf16")
     return replace(made, trainer=trainer, rollout=rollout, engine=_engine(reading, trainer, made.engine))

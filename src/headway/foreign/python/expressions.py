@@ -266,7 +266,9 @@ class Expressions:
 
     def _binary(self, node: ast.BinOp, scope: Scope) -> Any:
         left, right = self.value(node.left, scope), self.value(node.right, scope)
-        if isinstance(node.op, ast.Add) and _is_text(left) and _is_text(right):
+        texts = [_is_text(each) for each in (left, right)]
+        told = [text or isinstance(each, Unknown) for text, each in zip(texts, (left, right), strict=True)]
+        if isinstance(node.op, ast.Add) and any(texts) and all(told):
             return joined((left, right))
         return lift(lambda one, two: self.binary(node.op, one, two, node, scope), left, right)
 

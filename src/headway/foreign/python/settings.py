@@ -125,8 +125,8 @@ def _notes(made: Made, table: dict[str, object], started: Processes) -> list[str
     notes = list(made.notes)
     if not started.kind:
         notes.append(
-            "python alone starts one process on one device; accelerate launch or torchrun start more: plan that "
-            "command, behind --"
+            "python alone starts one process, planned on one device; accelerate launch or torchrun start more: plan "
+            "that command, behind --"
         )
     spread = table.get("device_map")
     if spread in ("auto", "balanced", "balanced_low_0") and not made.unsloth:

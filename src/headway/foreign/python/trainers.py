@@ -276,6 +276,9 @@ def _resolved(made: Made, said: dict[str, Any]) -> None:
         if isinstance(plain, Missing):
             if why := reason(value):
                 made.unknown[name] = why
+            last = value.parts[-1] if isinstance(value, Text) and name == "model_name_or_path" else None
+            if isinstance(last, str) and "/" in last:
+                made.table[name] = last[last.index("/") :]  # the folder alone is not known
         else:
             made.table[name] = plain
 

@@ -146,6 +146,15 @@ def test_what_is_known_only_at_run_time_is_unknown_with_its_line():
     assert "/etc/site/train.yaml" in found.unknown["micro_batch"], "no file outside the script's tree is read"
 
 
+def test_a_models_name_is_known_where_its_folder_is_not(tmp_path):
+    path = tmp_path / "t.py"
+    text = "import os\nfrom trl import SFTTrainer\nSFTTrainer(model=os.environ['MODELS'] + '/Qwen3-8B').train()\n"
+    path.write_text(text)
+    assert read_program(path).value("model_name") == "Qwen3-8B"
+    path.write_text(text.replace("/Qwen3-8B", "-8B"))
+    assert read_program(path).value("model_name") is None
+
+
 def test_a_trainer_made_of_trls_by_its_name(tmp_path):
     path = tmp_path / "t.py"
     text = "from lab.trainer import VLGRPOTrainer as T\nT('Qwen/Qwen3-0.6B', reward_funcs=[len]).train()\n"
