@@ -85,7 +85,8 @@ def _unsloth(reading: Reading, made: Workload) -> Workload:
     trainer = replace(
         trainer, system="unsloth-kept" if kept else "unsloth", rows=rows, param_dtype="bf16", compute_dtype=None,
         grad_dtype="bf16" if full else None, attention="flash", loss=loss,
-        logprob_chunk=ceil(rollout.longest / CHUNKS) if is_sampling else 0, temperature=False, optimizer=_states(trainer),
+        logprob_chunk=ceil(rollout.longest / CHUNKS) if is_sampling else 0, temperature=False,
+        optimizer=_states(trainer),
     )  # fmt: skip
     if is_sampling:
         reading.notes.append(f"log-probs are made of 1/{CHUNKS} of a sample at a time, as Unsloth does by default")

@@ -123,8 +123,8 @@ def made_of(run: Statements, event: Event, trainer: Obj, top: Scope, tree: ast.M
     _of_trainer(made, said, trainer)
     model = trainer.kwargs.get("model", MISSING)
     if isinstance(model, Missing):
-        first = trainer.args[0] if trainer.args else trainer.kwargs.get("model_init", MISSING)
-        model = first if first is not config else MISSING
+        others = [each for each in trainer.args if each is not config]
+        model = others[0] if others else trainer.kwargs.get("model_init", MISSING)
     if isinstance(model, Func):
         model = run.follow(model, [], {}, event.line)
     found = models.of_model(model)
@@ -137,7 +137,11 @@ def made_of(run: Statements, event: Event, trainer: Obj, top: Scope, tree: ast.M
         name: value for name, value in found.table.items() if name != "gradient_checkpointing" or not checkpointed
     }
     made.places |= {name: at for name, at in found.places.items() if name not in made.places}
-    if kind == "trainer" and not set(LENGTHS) & said.keys():
+    length = next((name for name in LENGTHS if name in said), "")
+    if kind == "trainer" and length:
+        said.setdefault("max_length", said[length])
+        made.places.setdefault("max_length", made.places.get(length, (made.file, made.line)))
+    elif kind == "trainer":
         _length(run, made, said, top, tree)
     _resolved(made, said)
     _more_models(made, trainer)
@@ -217,12 +221,15 @@ def _adapters(found: models.Found, trainer: Obj) -> None:
 
 def _defaults_of_loading(made: Made, said: dict[str, Any], found: models.Found) -> None:
     """Where nobody said a dtype, transformers before 5 loads in fp32, later ones as the files are."""
-    if "plain dtype" in found.kinds and "dtype" not in said and not found.unsloth:
+    if "plain dtype" not in found.kinds or "dtype" in said or found.unsloth:
+        return
+    if any(found.table.get(name) is True for name in ("load_in_4bit", "load_in_8bit")):
+        found.table["dtype"] = "float16"  # bitsandbytes' own default (`update_dtype` of its quantizer)
+    else:
         made.notes.append(
             "no dtype is given to from_pretrained: fp32 is planned, as transformers 4 loads; transformers 5 loads as "
             "the checkpoint is, mostly bf16"
         )
-    said.pop("head", None)
 
 
 def _length(run: Statements, made: Made, said: dict[str, Any], top: Scope, tree: ast.Module) -> None:

@@ -204,6 +204,36 @@ def test_transformers_arguments_do_not_checkpoint_by_themselves(tmp_path):
     assert read_program(path).value("recompute") == "gradient_checkpointing"
 
 
+def test_arguments_of_a_scripts_own_class_below_transformers(tmp_path):
+    path = tmp_path / "t.py"
+    path.write_text(
+        "from dataclasses import dataclass, field\nimport transformers\n"
+        "@dataclass\nclass Arguments(transformers.TrainingArguments):\n"
+        "    optim: str = field(default='adamw_torch')\n    model_max_length: int = field(default=512)\n"
+        "parser = transformers.HfArgumentParser(Arguments)\n(args,) = parser.parse_args_into_dataclasses()\n"
+        "model = transformers.AutoModelForCausalLM.from_pretrained('Qwen/Qwen3-8B')\n"
+        "transformers.Trainer(model=model, args=args).train()\n"
+    )
+    line = f"torchrun --nproc_per_node=4 {path.name} --bf16 True --per_device_train_batch_size 4 --fsdp full_shard"
+    found = settings_of(read_text(line, "command line"), tmp_path)
+    assert values(found, "max_total_len", "micro_batch", "optimizer", "gpus_per_node", "trainer_backend") == (
+        512, 4, "adamw_torch", 4, "fsdp",
+    )  # fmt: skip
+    longer = settings_of(read_text(f"{line} --model_max_length 2048", "command line"), tmp_path)
+    assert longer.value("max_total_len") == 2048
+
+
+def test_a_packed_base_without_a_dtype_is_in_half_precision(tmp_path):
+    text = (DATA / "sft_qlora.py").read_text()
+    path = tmp_path / "t.py"
+    path.write_text(text.replace(", torch_dtype=torch.bfloat16\n", "\n"))
+    assert read_program(path).value("dtype") == "fp16"
+    path.write_text(path.read_text().replace("quantization_config=quantization, ", ""))
+    found = read_program(path)
+    assert found.value("dtype") == "fp32"
+    assert any("fp32 is planned" in note for note in found.notes)
+
+
 def test_unsloth_with_vllm():
     found = read("unsloth_grpo.py")
     assert found.system == "unsloth"
