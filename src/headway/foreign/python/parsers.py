@@ -37,6 +37,7 @@ OF_LIBRARIES: dict[str, dict[str, Any]] = {
         "lora_dropout": 0.05, "lora_target_modules": None, "lora_modules_to_save": None, "load_in_8bit": False,
         "load_in_4bit": False, "bnb_4bit_quant_type": "nf4", "use_bnb_nested_quant": False,
     },
+    "PPOConfig": {"sft_model_path": "EleutherAI/pythia-160m", "reward_model_path": "EleutherAI/pythia-160m"},
     "ScriptArguments": {"dataset_name": None, "dataset_config": None, "dataset_streaming": False},
 }  # fmt: skip
 """Defaults of TRL's dataclasses that decide how a script goes on (TRL f2cd57710, `model_config.py`)."""
@@ -306,12 +307,17 @@ def called(
         return Unknown(f"{at[0]} line {at[1]}: what the command prints is known only when it runs")
     if path.endswith(".train_on_responses_only") and args:
         return args[0]
+    if last in SWITCHED and args and isinstance(args[0], Obj) and builtins.HIDDEN not in args[0].kwargs:
+        # None where the arguments do not ask for it
+        return MISSING if any(args[0].get(name) not in (MISSING, False) for name in SWITCHED[last]) else None
     if path == "unsloth.unsloth_train" and args and isinstance(args[0], Obj):
         run.state.event("train", args[0], *at)
         return None
     return MISSING
 
 
+SWITCHED = {"get_peft_config": ("use_peft",), "get_quantization_config": ("load_in_4bit", "load_in_8bit")}
+"""TRL's helpers -> the fields of ModelConfig without which they give None."""
 COMMANDS = frozenset({
     "os.system", "subprocess.run", "subprocess.call", "subprocess.check_call", "subprocess.Popen",
     "subprocess.check_output",

@@ -121,6 +121,8 @@ def made_of(run: Statements, event: Event, trainer: Obj, top: Scope, tree: ast.M
         made.notes.append(f"{event.file} line {event.line}: {trainer.last} is planned as TRL's own {kind} trainer")
     _of_config(made, said, config)
     _of_trainer(made, said, trainer)
+    if kind == "ppo" and "mini_batch_size" in said:
+        said.setdefault("per_device_train_batch_size", said["mini_batch_size"])
     model = trainer.kwargs.get("model", MISSING)
     if isinstance(model, Missing):
         others = [each for each in trainer.args if each is not config]

@@ -114,6 +114,22 @@ def test_dataclasses_of_a_parser_with_flags_over_a_yaml_file():
     assert any("reward-model-7B is in no line" in note for note in found.notes)
 
 
+def test_a_helper_gives_none_where_the_arguments_do_not_ask_for_it(tmp_path):
+    path = tmp_path / "t.py"
+    path.write_text(
+        "from trl import DPOConfig, DPOTrainer, ModelConfig, TrlParser, get_peft_config\n"
+        "args, model_args = TrlParser((DPOConfig, ModelConfig)).parse_args_and_config()\n"
+        "peft = get_peft_config(model_args)\n"
+        "if peft is None:\n    args.max_length = 256\nelse:\n    args.max_length = 512\n"
+        "DPOTrainer(model_args.model_name_or_path, args=args, peft_config=peft).train()\n"
+    )
+    line = f"python {path.name} --model_name_or_path Qwen/Qwen3-0.6B"
+    plain = settings_of(read_text(line, "command line"), tmp_path)
+    assert values(plain, "lora_rank", "max_total_len", "reference_loaded") == (0, 256, True)
+    adapted = settings_of(read_text(f"{line} --use_peft", "command line"), tmp_path)
+    assert values(adapted, "lora_rank", "max_total_len", "reference_loaded") == (16, 512, False)
+
+
 def test_a_dataclass_field_that_is_switched_off():
     found = command("python parser_grpo.py --model_name_or_path Qwen/Qwen3-0.6B --colocate false")
     assert values(found, "engine", "lora_rank", "model_name") == ("hf", 0, "Qwen3-0.6B")
