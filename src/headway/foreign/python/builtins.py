@@ -53,7 +53,8 @@ TABLES: dict[str, dict[str, int]] = {
 ALWAYS = {
     "torch.cuda.is_available": True, "torch.cuda.is_bf16_supported": True, "os.path.exists": None,
     "transformers.utils.is_flash_attn_2_available": None, "unsloth.is_bfloat16_supported": True,
-    "unsloth.is_bf16_supported": True, "torch.backends.mps.is_available": False,
+    "unsloth.is_bf16_supported": True, "torch.backends.mps.is_available": False, "torch.xpu.is_available": False,
+    "transformers.utils.is_torch_xpu_available": False,
     "transformers.is_torch_xla_available": False, "transformers.is_torch_npu_available": False,
     "torch.cuda.empty_cache": None, "transformers.utils.is_torch_bf16_gpu_available": True,
 }  # fmt: skip
@@ -239,6 +240,8 @@ def function(state: State, path: str, args: list[Any], kwargs: dict[str, Any], a
     if not path.startswith("builtins."):
         return MISSING
     name = path.removeprefix("builtins.")
+    if name == "len" and args == [Ref("sys.argv")] and not reason(state.arguments):
+        return 1 + len(state.arguments)
     if name in OVER_ONE and len(args) == 1 and not kwargs:
         return lift(lambda each: _over_one(name, each), args[0])
     if name in SEVERAL:

@@ -99,6 +99,13 @@ def test_an_environment_variable_has_its_default_and_the_commands_value():
     assert (names(text, N="8", M="k")["x"], names(text, N="8", M="k")["y"]) == (8, "k")
 
 
+def test_the_number_of_a_commands_words():
+    text = "import sys\nx = len(sys.argv) == 2 and sys.argv[1].endswith('.json')"
+    assert names(text)["x"] is False
+    assert names(text, "a.json")["x"] is True
+    assert names(text, "--lr", "1")["x"] is False
+
+
 def test_text_keeps_what_is_known_around_what_is_not():
     found = names("import os\nx = f\"{os.environ['D']}/Qwen3-4B\" + ' end'")["x"]
     assert found.shown == ".../Qwen3-4B end"
