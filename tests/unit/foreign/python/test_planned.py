@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from headway.cli.inputs import read_case
+from headway.errors import InputError
 from headway.facts.workload import Workload
+from headway.foreign.found import Found
 from headway.foreign.python import read_program
 from headway.foreign.runs import workload
 from headway.foreign.shape_flags import shape_of
@@ -155,3 +157,46 @@ def test_remedies_are_in_the_scripts_own_words(tmp_path):
     ]
     assert any(text.startswith("per_device_train_batch_size=") for text in texts)
     assert not any(text.startswith("--per_device") for text in texts)
+
+
+def test_a_shared_engines_weights_are_counted_once(tmp_path):
+    def of_engine(*pairs: tuple[str, str]) -> set[str]:
+        path = tmp_path / "shared.py"
+        text = (DATA / "unsloth_grpo.py").read_text()
+        for before, after in pairs:
+            text = text.replace(before, after)
+        path.write_text(text)
+        case = read_case([str(path)], None, "rtx4090", ("machine.host=256GiB",))
+        lines = examine(case.workload, case.machine).ledger.lines
+        return {line.item for line in lines if line.role == "engine" and "device" in line.pool}
+
+    assert "KV pool" in of_engine()
+    assert "weights" not in of_engine()
+    apart = "from unsloth import FastLanguageModel"
+    trl = of_engine(
+        (apart, "from transformers import AutoModelForCausalLM as FastLanguageModel"),
+        ("FastLanguageModel.get_peft_model(", "dict("), ("model, tokenizer = Fast", "tokenizer, model = 0, Fast"),
+        ("model = dict(", "other = dict("), ('"unsloth/Qwen3-8B-unsloth-bnb-4bit"', '"Qwen/Qwen3-0.6B"'),
+        ("num_generations = 4,", "num_generations = 4, use_vllm = True,"),
+    )  # fmt: skip
+    assert "weights" in trl, "an engine with a copy of its own"
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("unsloth/Meta-Llama-3.1-8B-Instruct", "llama3.1-8B-Instruct"),
+        ("meta-llama/Llama-3.1-8B", "llama3.1-8B-Instruct"),
+        ("Qwen/Qwen2.5-Coder-7B-Instruct", "qwen2.5-7B"),
+        ("deepseek-ai/DeepSeek-R1-0528-Qwen3-8B", "qwen3-8B"),
+        ("mistralai/Mistral-7B-Instruct-v0.3", "mistral-7B-v0.3"),
+    ],
+)
+def test_models_trained_on_from_one_of_the_table_have_its_shape(name, shape):
+    assert shape_of(Found("trl", {"model_name": name.rpartition("/")[2]}, model=name)).name == shape
+
+
+@pytest.mark.parametrize("name", ["mistralai/Mistral-8x7B-Instruct-v0.3", "Qwen/Qwen2.5-Coder-99B"])
+def test_models_with_another_shape_are_not_taken_for_them(name):
+    with pytest.raises(InputError):
+        shape_of(Found("trl", {"model_name": name.rpartition("/")[2]}, model=name))
