@@ -23,9 +23,6 @@ SAME_SHAPE = (
     (re.compile(r"^meta-llama", re.IGNORECASE), "llama"),
     (re.compile(r"^qwen2\.5-(?:coder|math)-", re.IGNORECASE), "qwen2.5-"),
     (re.compile(r"^deepseek-r1-(?:\d{4}-)?qwen3-", re.IGNORECASE), "qwen3-"),
-    (re.compile(r"^deepseek-r1-distill-llama-8b", re.IGNORECASE), "llama3.1-8B"),
-    (re.compile(r"^deepseek-r1-distill-llama-70b", re.IGNORECASE), "llama3.3-70B"),
-    (re.compile(r"^deepseek-r1-distill-qwen-(7|14|32)b", re.IGNORECASE), r"qwen2.5-\1B"),
     (re.compile(r"^mistral-7b-instruct-v0\.3", re.IGNORECASE), "mistral-7B-v0.3"),
     (re.compile(r"^(?:mistral-7b-instruct-v0\.[12]|zephyr-7b.*|zephyr-sft)$", re.IGNORECASE), "mistral-7B-v0.1"),
     (re.compile(r"^phi-3\.5-mini", re.IGNORECASE), "phi-3-mini"),
@@ -57,16 +54,30 @@ def by_checkpoint(found: Found) -> ModelShape | None:
     """The table's shape for the name of the run's checkpoint, without what names of variants have at their end."""
     for name in (found.settings.get("model_name"), found.model):
         text = str(name or "").rstrip("/").rpartition("/")[2].replace("___", ".")  # as ModelScope writes a dot
-        for pattern, instead in SAME_SHAPE:
-            text = pattern.sub(instead, text)
-        while text and "$" not in text:
-            shape = shapes.by_name(text) or shapes.by_name(f"{text}-Instruct") or shapes.by_name(f"{text}-it")
+        for each in (text, _trained_from(text)):
+            shape = _without_tail(each)
             if shape is not None:
                 return shape
-            cut = TAIL.sub("", text)
-            if cut == text:
-                break
-            text = cut
+    return None
+
+
+def _trained_from(text: str) -> str:
+    """The name of the model of the table that one with this name was trained on from; itself where none is known."""
+    for pattern, instead in SAME_SHAPE:
+        text = pattern.sub(instead, text)
+    return text
+
+
+def _without_tail(text: str) -> ModelShape | None:
+    """The table's shape for a name, whole or without its last parts."""
+    while text and "$" not in text:
+        shape = shapes.by_name(text) or shapes.by_name(f"{text}-Instruct") or shapes.by_name(f"{text}-it")
+        if shape is not None:
+            return shape
+        cut = TAIL.sub("", text)
+        if cut == text:
+            break
+        text = cut
     return None
 
 
