@@ -124,7 +124,7 @@ def is_launch(words: Sequence[str]) -> bool:
         return len(words) > 1
     path = Path(words[0]).expanduser()
     suffix = path.suffix.lower()
-    if suffix in (*SCRIPTS, *LOGS, ".py"):
+    if suffix in (*SCRIPTS, *LOGS, ".py", ".ipynb"):
         return True
     if suffix in (".yaml", ".yml", ".json"):
         from headway.foreign.manifests import is_manifest

@@ -25,7 +25,7 @@ from headway.facts.workload import Workload
 from headway.foreign import counts, jobs, launched, ray_settings
 from headway.foreign.found import Found
 from headway.foreign.manifests import is_manifest
-from headway.foreign.readers import NoTrainerError, read_launcher, read_manifest, read_run, settings_of
+from headway.foreign.readers import PYTHON, NoTrainerError, read_launcher, read_manifest, read_run, settings_of
 from headway.foreign.shell import Script, files, read_text
 from headway.foreign.shell.calls import inner_file
 from headway.foreign.shell.values import known
@@ -70,7 +70,7 @@ def _read_launch(words: Sequence[str], there: jobs.Counts | None) -> Launch:
     if len(words) > 1:
         return _of_command(words, there)
     path = Path(words[0]).expanduser()
-    if path.suffix == ".py":
+    if path.suffix.lower() in PYTHON:
         return Launch(Script(str(path), ()), read_run(path))
     if path.suffix.lower() in LOGS:
         from headway.foreign import arguments_log
@@ -104,8 +104,9 @@ def _of_command(words: Sequence[str], there: jobs.Counts | None) -> Launch:
     elif is_shell_script(Path(words[0]).expanduser()):
         place = 0
     else:
+        words, root = _of_python(words)
         script = read_text(shlex.join(words), "command line", job=jobs.of_words(words), counts=there)
-        return Launch(script, settings_of(script, Path.cwd()), words=tuple(words))
+        return Launch(script, settings_of(script, root), words=tuple(words))
     path = Path(words[place]).expanduser()
     taken_along = inner.folder.text if inner is not None and inner.folder is not None else None
     if not path.is_file() and taken_along is not None:
@@ -133,6 +134,17 @@ def _without_launcher(words: Sequence[str], reason: str) -> Launch:
             f"{reason}; what it starts is not known, and the words behind it are no flags of a system that is; start "
             "headway where the launcher is, or pass the command that the launcher runs"
         ) from None
+
+
+def _of_python(words: Sequence[str]) -> tuple[list[str], Path]:
+    """The words with the first Python file that is there by its whole path, and the folder below which files are
+    read: the file's repository, or the present folder where no such file is named."""
+    for place, word in enumerate(words):
+        path = Path(word).expanduser()
+        if path.suffix.lower() == ".py" and path.is_file():
+            whole = path.resolve()
+            return [*words[:place], str(whole), *words[place + 1 :]], files.root_of(whole)
+    return list(words), Path.cwd()
 
 
 OPTIONS = frozenset({

@@ -228,6 +228,7 @@ class Engine(Struct, frozen=True):
     runs at once. `graphs`: CUDA graphs are captured. `bucket` is the buffer in bytes through which new weights come.
     `devices`: how many it has where it is not colocated, all engines together; `prefill` of the engines only read
     prompts, for others that answer. `update`: "delta" sends what changed since a snapshot in the trainer's host.
+    `shared`: its weights are the trainer's own tensors, counted there alone.
 
     >>> Engine("sglang", 0.4).tensor_parallel
     1
@@ -252,6 +253,7 @@ class Engine(Struct, frozen=True):
     devices: int = 0
     prefill: int = 0
     update: Literal["full", "delta"] = "full"
+    shared: bool = False
 
 
 class Layout(Struct, frozen=True):

@@ -10,7 +10,6 @@ from headway.foreign.found import Found
 from headway.foreign.jobs import Counts, Job
 from headway.foreign.peers import Instead, instead, known_by
 from headway.foreign.shell import Command, Script, files, read_script
-from headway.foreign.shell.files import no_file
 from headway.foreign.shell.values import Origin, known
 
 Reader = Callable[[Script, Path | None], Found | None]
@@ -31,9 +30,15 @@ def readers() -> Iterator[Reader]:
     from headway.foreign import megatron_lm
 
     yield lambda script, _: megatron_lm.read(script)
+    from headway.foreign import python
+
+    yield python.read
     from headway.foreign import trl
 
     yield trl.read
+
+
+PYTHON = (".py", ".ipynb")
 
 
 class NoTrainerError(InputError):
@@ -50,13 +55,10 @@ class NoTrainerError(InputError):
 
 def read_run(path: Path, root: Path | None = None) -> Found:
     """The settings of a launch script. InputError where it cannot be read, or starts no trainer that is known."""
-    if path.suffix == ".py":
-        missing = f"{no_file(path)}; and " if no_file(path) else ""
-        raise InputError(
-            f"{path}: {missing}launchers in Python are not read, because that would mean to run them; pass the "
-            "command that it starts (headway plan -- python3 train.py ...), a log that prints its arguments, or a "
-            "shell script"
-        )
+    if path.suffix.lower() in PYTHON:
+        from headway.foreign.python import read_program
+
+        return read_program(path, root)
     return read_launcher(path, root)[1]
 
 
@@ -72,7 +74,7 @@ def read_launcher(
     trainer itself. `job` is what it was submitted with, `counts` stands for the machine where it asks that how many
     devices it has. InputError as of `read_run`."""
     script = read_script(path, root, arguments, job=job, counts=counts)
-    found = _known(script, root)
+    found = known_run(script, root)
     if found is not None:
         return script, found
     script = read_script(path, root, arguments, follows=True, job=job, counts=counts)
@@ -93,12 +95,16 @@ def read_command(words: Sequence[str]) -> Found:
 
 def settings_of(script: Script, root: Path | None = None) -> Found:
     """The settings of a script that was read. InputError where it starts no trainer that is known."""
-    found = _known(script, root) or _behind(script)
+    found = known_run(script, root) or _behind(script)
     if found is not None:
         return found
     started = dict.fromkeys(launch.name for command in script.commands for launch in launches(command))
     programs = f"it starts {', '.join(list(started)[:5])}" if started else "it starts no Python program"
     why = f" ({script.unread[0]})" if script.unread else ""
+    from headway.foreign.python import refused
+
+    if inner := refused(script, root):
+        raise InputError(inner)
     peer, command, made = instead(script, root)
     if peer is not None and command is not None:
         raise NoTrainerError(
@@ -116,13 +122,13 @@ def read_manifest(path: Path, counts: Counts | None = None) -> tuple[Script, Fou
 
     scripts, has_pod = started_by(path, counts)
     for script in scripts:
-        found = _known(script, files.root_of(path.resolve()))
+        found = known_run(script, files.root_of(path.resolve()))
         if found is not None:
             return script, found, has_pod
     return scripts[0], settings_of(scripts[0]), has_pod
 
 
-def _known(script: Script, root: Path | None) -> Found | None:
+def known_run(script: Script, root: Path | None) -> Found | None:
     """The settings as the first reader that knows the script reads them."""
     found = next((found for read in readers() if (found := read(script, root)) is not None), None)
     if found is None:
@@ -136,4 +142,4 @@ def _behind(script: Script) -> Found | None:
     """The settings of a launcher that is not here, by its flags."""
     from headway.foreign.unread import stand_ins
 
-    return next((found for each in stand_ins(script) if (found := _known(each, None)) is not None), None)
+    return next((found for each in stand_ins(script) if (found := known_run(each, None)) is not None), None)

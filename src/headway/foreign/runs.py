@@ -166,6 +166,8 @@ def workload(found: Found, shape: ModelShape) -> Workload:
     `unknown` lists what the script does not say with the value used, what could not be read, and what no line holds.
     """
     build = BUILDERS.get(found.system)
+    if "script_kind" in found.flags:
+        from headway.foreign.runs_python import workload as build
     if build is None:
         raise InputError(f"{found.system}: runs of it are not planned from scripts; name the trainer with --trainer")
     reading = Reading(found)

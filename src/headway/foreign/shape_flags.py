@@ -21,6 +21,15 @@ TAIL = re.compile(
     re.IGNORECASE,
 )
 """What a checkpoint's name has behind the model's name, without another shape."""
+SAME_SHAPE = (
+    (re.compile(r"^meta-llama", re.IGNORECASE), "llama"),
+    (re.compile(r"^qwen2\.5-(?:coder|math)-", re.IGNORECASE), "qwen2.5-"),
+    (re.compile(r"^deepseek-r1-(?:\d{4}-)?qwen3-", re.IGNORECASE), "qwen3-"),
+    (re.compile(r"^mistral-7b-instruct-v0\.3", re.IGNORECASE), "mistral-7B-v0.3"),
+    (re.compile(r"^(?:mistral-7b-instruct-v0\.[12]|zephyr-7b.*|zephyr-sft)$", re.IGNORECASE), "mistral-7B-v0.1"),
+    (re.compile(r"^phi-3\.5-mini", re.IGNORECASE), "phi-3-mini"),
+)
+"""Names of models that were trained on from one of the table, with its shape, by their `config.json`."""
 
 
 def shape_of(found: Found) -> ModelShape:
@@ -59,8 +68,20 @@ def by_variant(name: str) -> ModelShape | None:
     ('qwen2.5-7B', None)
     """
     text = name.rstrip("/").rpartition("/")[2].replace("___", ".")  # as ModelScope writes a dot
+    return _without_tail(text) or _without_tail(_trained_from(text))
+
+
+def _trained_from(text: str) -> str:
+    """The name of the model of the table that one with this name was trained on from; itself where none is known."""
+    for pattern, instead in SAME_SHAPE:
+        text = pattern.sub(instead, text)
+    return text
+
+
+def _without_tail(text: str) -> ModelShape | None:
+    """The table's shape for a name, whole or without its last parts."""
     while text and "$" not in text:
-        shape = shapes.by_name(text)
+        shape = shapes.by_name(text) or shapes.by_name(f"{text}-Instruct") or shapes.by_name(f"{text}-it")
         if shape is not None:
             return shape
         cut = TAIL.sub("", text)

@@ -67,7 +67,7 @@ ONLY_MILES = frozenset({
     "keep-fp32-master", "offload-rollout-level", "offload-train-target", "train-memory-margin-bytes",
     "lora-rank", "dp-replicate-size", "update-weight-transfer-mode",
     "observe-training-entropy", "use-miles-router", "object-store-backend", "lora-alpha",
-    "stream-optimizer-state-to-disk", "ci-test", "miles-router-timeout",
+    "stream-optimizer-state-to-disk", "miles-router-timeout",
 })  # fmt: skip
 
 

@@ -73,6 +73,33 @@ _TRL = {
 }
 """TRL's ModelConfig on top of it."""
 
+_SCRIPT = {
+    "trainer.rows": "per_device_train_batch_size={value}",
+    "trainer.checkpointing": "gradient_checkpointing=True",
+    "trainer.attention": 'attn_implementation="{value}"',
+    "trainer.loss": "use_liger_kernel=True",
+    "trainer.param_dtype": 'dtype="bfloat16"',
+    "trainer.optimizer.state_dtype=int8": 'optim="adamw_bnb_8bit"',
+    "trainer.lora": "peft_config=LoraConfig(r={value})",
+    "trainer.quant": "quantization_config=BitsAndBytesConfig(load_in_4bit=True), with a LoRA",
+    "model": 'model="{value}"',
+    "layout.devices": "accelerate launch --use_fsdp --fsdp_version 2 --num_processes {value}",
+    "layout.nodes": "accelerate launch --use_fsdp --fsdp_version 2 --num_machines {value}",
+}
+"""The same in a Python script, as arguments of the configuration or of from_pretrained."""
+
+_UNSLOTH = {
+    "rollout.samples": "num_generations={value}",
+    "rollout.max_answer": "max_completion_length={value} (max_seq_length={value} of an SFT run)",
+    "trainer.rows": "per_device_train_batch_size={value}",
+    "trainer.checkpointing": 'use_gradient_checkpointing="unsloth"',
+    "trainer.optimizer.state_dtype=int8": 'optim="adamw_8bit"',
+    "trainer.lora": "get_peft_model(model, r={value})",
+    "trainer.quant": "load_in_4bit=True",
+    "engine.memory_fraction": "gpu_memory_utilization={before} -> {value}",
+    "model": 'model_name="{value}"',
+}
+
 _FSDP = {
     "trainer.rows": "{value} samples in a micro-batch",
     "rollout.max_answer": "sequences of at most {value} tokens",
@@ -133,6 +160,19 @@ SPELLINGS: dict[str, dict[str, str]] = {
         "trainer.lora": "--use_peft --lora_r {value}",
         "trainer.quant": "--use_peft --load_in_4bit",
     },
+    "trl-script": {
+        **_SCRIPT,
+        "rollout.prompts": "generation_batch_size={answers}",
+        "rollout.samples": "num_generations={value}",
+        "rollout.max_answer": "max_completion_length={value}",
+        "trainer.reference": "beta=0",
+        "engine.memory_fraction": "vllm_gpu_memory_utilization={before} -> {value}",
+    },
+    "trl-sft-script": {**_SCRIPT, "rollout.max_answer": "max_length={value}"},
+    "hf-script": {**_SCRIPT, "rollout.max_answer": "max_length={value} where the data is tokenized"},
+    "peft-script": {**_SCRIPT, "rollout.max_answer": "max_length={value} where the data is tokenized"},
+    "unsloth": _UNSLOTH,
+    "unsloth-kept": _UNSLOTH,
     "fsdp1": _FSDP,
     "fsdp2": _FSDP,
     "deepspeed": {**_TRANSFORMERS, "layout.devices": "deepspeed --num_gpus {value}"},

@@ -223,10 +223,18 @@ def _world(launch: Launch, raw: Line, script: Path | None, root: Path | None, co
 
 def from_table(table: Table, name: str, kind: str = "") -> Found:
     """What a trainer's whole table of settings says, such as one that a log prints."""
-    into, options = Gather("trl"), Options(Line({}), table, name)
-    backend = _backend(into, options, Processes(), None, None)
+    options = Options(Line({}), table, name)
     kind = kind if kind in TRAINERS else _kind("", options)
-    return _filled(into, options, backend, kind, f"trl {kind}", ())
+    return from_options(options, Processes(), kind, f"trl {kind}", None, None)
+
+
+def from_options(
+    options: Options, started: Processes, kind: str, program: str, script: Path | None, root: Path | None
+) -> Found:
+    """What a trainer's settings say, wherever they were found."""
+    into = Gather("trl")
+    backend = _backend(into, options, started, script, root)
+    return _filled(into, options, backend, kind, program, ())
 
 
 def _filled(

@@ -277,6 +277,8 @@ def _buffers(engine: Engine) -> Item:
 
 def _context(engine: Engine) -> Item:
     """What the process takes of the device before it measures free memory, NCCL's buffers in SGLang included."""
+    if engine.shared:
+        return Item.exact("context", 0, "the trainer's own process", "")
     ranks = engine.tensor_parallel * engine.pipeline_parallel
     if engine.system == "vllm":
         return Item("context", CONTEXT, 2 * CONTEXT, "CUDA context and modules", "0.3 to 0.7 GiB measured")
@@ -287,8 +289,10 @@ def _context(engine: Engine) -> Item:
 def _residue(engine: Engine, weights: Item, kv: Item, graphs: Item) -> Item:
     """What a sleeping engine keeps on the device."""
     size, upper = RESIDUE[engine.system]
+    if engine.shared:
+        size, upper = 0, upper - size
     words = [f"residue {format_bytes(size)}"]
-    if engine.releases in ("nothing", "kv"):
+    if engine.releases in ("nothing", "kv") and not engine.shared:
         size, upper = size + weights.bytes, upper + weights.upper
         words.append("weights")
     if engine.releases == "nothing":

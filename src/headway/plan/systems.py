@@ -85,6 +85,8 @@ SYSTEMS: dict[str, System] = {
     "peft": System(),
     # checkpoints in pinned host memory; the loss's kernel writes the gradient over the logits
     "unsloth": System(checkpoints_away=True, loads="mapped", loss=LossCost(2, 2), loss_fused=LossCost(2, 2)),
+    # the same with checkpoints that stay on the device (`use_gradient_checkpointing=True`)
+    "unsloth-kept": System(loads="mapped", loss=LossCost(2, 2), loss_fused=LossCost(2, 2)),
     # held_back: fitted on 11 runs of four models; the loop holds the model's output, fp32 logits, during backward
     "fsdp1": System(held_back=1024 * MIB, loss=LossCost(12, 16, held=4)),
     # the model casts its logits to fp32; the loop drops them before the backward pass
@@ -119,6 +121,8 @@ SYSTEMS: dict[str, System] = {
     "miles-fsdp": System(gathers="nothing", root_stays=False, loss=LossCost(2, 4, responses=4)),
 }  # fmt: skip
 """System -> how it runs a model. Sources: the systems' own code, as the comments tell."""
+SYSTEMS |= {f"{name}-script": SYSTEMS[name] for name in ("trl", "hf", "peft")}
+"""Started by a script's own calls, in whose words remedies are then written."""
 
 
 DEEPSPEED = frozenset({"deepspeed", "openrlhf"})

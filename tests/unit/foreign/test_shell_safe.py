@@ -169,11 +169,12 @@ def test_what_is_no_script_is_said(data, tmp_path):
         read_run(path)
 
 
-def test_a_launcher_in_python_is_said_to_be_unsupported(tmp_path):
+def test_a_launcher_in_python_that_starts_no_trainer_is_refused(tmp_path):
     path = tmp_path / "run.py"
     path.write_text("import os\nos.system('touch mark')\n")
-    with pytest.raises(InputError, match="pass the command"):
+    with pytest.raises(InputError, match="no trainer that is known is started in it"):
         read_run(path)
+    assert not (tmp_path / "mark").exists()
 
 
 TOKENS = st.sampled_from([

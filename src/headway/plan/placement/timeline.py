@@ -306,11 +306,12 @@ def _engine(run: Run, worst: list[int]) -> dict[str, list[Entry]]:
     Engines that share the trainer's devices stand beside its worst rank, wherever that is.
     """
     memory, at = run.memory, {run.places.engine_at(0)}
-    awake = [item if item is memory.weights else item.alone() for item in memory.awake]
+    own = [] if run.engine.shared else [memory.weights]
+    awake = [*own, *(item.alone() for item in memory.awake if item is not memory.weights)]
     asleep = memory.residue.alone()
     if run.engine.colocated:
         at = {run.places.trainer_at(run.sides[index].rank) for index in worst}
-        states = {"awake": awake, "asleep": [asleep], "syncing": [memory.weights, asleep]}
+        states = {"awake": awake, "asleep": [asleep], "syncing": [*own, asleep]}
     else:
         linked = [*awake, buckets.group(run.workload, run.places.engine)]
         received = buckets.receiving(run.sides[0], run.engine)
