@@ -215,8 +215,8 @@ def _verl(reading: Reading, shape: ModelShape) -> Workload:
     rollout = _rollout(reading, reading.whole("rollout_batch", 1024))
     trainer = _verl_megatron(reading) if is_megatron else _verl_fsdp(reading)
     cap, rows = _batching(reading)
-    trainer = replace(trainer, updates=reading.whole("num_steps_per_rollout", 1), cap=cap, rows=rows)
-    trainer = replace(trainer, reference_weight=_reference_weight(reading))
+    updates = reading.whole("num_steps_per_rollout", 1)
+    trainer = replace(trainer, updates=updates, cap=cap, rows=rows, reference_weight=_kl_weight(reading))
     if reading.on("critic_loaded"):
         reading.notes.append("the critic and its optimizer are in no line")
     layout = _megatron_layout(reading, _verl_stages(reading)) if is_megatron else _verl_layout(reading)
@@ -281,16 +281,12 @@ def _reference(
     return "none"
 
 
-def _reference_weight(reading: Reading) -> float | None:
+def _kl_weight(reading: Reading) -> float | None:
     """The larger coefficient of the KLs that are on; None where one is not known."""
-    found, weights = reading.found, []
-    for key, coefficient in (("use_kl_loss", "kl_loss_coef"), ("", "kl_coef")):
-        is_on = found.value(key) if key else reading.flag("algorithm.use_kl_in_reward")
-        if is_on is False:
-            continue
-        weights.append(found.value(coefficient))
-    known = [float(each) for each in weights if isinstance(each, int | float)]
-    return max(known, default=0.0) if len(known) == len(weights) else None
+    value = reading.found.value
+    loss = value("kl_loss_coef") if value("use_kl_loss") is not False else 0
+    reward = value("kl_coef") if reading.flag("algorithm.use_kl_in_reward") else 0
+    return max(loss, reward) if isinstance(loss, int | float) and isinstance(reward, int | float) else None
 
 
 def _verl_layout(reading: Reading) -> Layout:

@@ -28,7 +28,7 @@ def remedies(workload: Workload, machine: Machine) -> Advice:
     """
     search = Search(workload, machine)
     if not search.targets:
-        return Advice((), (), search.plans)
+        return Advice((), (), 0)
     singles = [each for move, values in search.moves for each in search.single(move, values)]
     cheapest = min((each.cost for each in singles if each.kind == "fits"), default=None)
     found = [*singles, *search.together(cheapest)]

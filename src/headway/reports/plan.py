@@ -262,15 +262,13 @@ def _remedies(planned: Planned) -> Iterator[RenderableType]:
         yield Text("\nWhat to change, the least costly first", style="bold")
         yield hanging((f"{number}.", _remedy(remedy)) for number, remedy in enumerate(whole, 1))
     elif not others:
-        if planned.outcome.kind != "cannot tell" or not planned.outcome.deciding:
-            yield Text("\nNothing that this trainer accepts lowers the peak.", style="bold")
+        yield Text("\nNothing that this trainer accepts lowers the peak.", style="bold")
     elif planned.outcome.kind != "cannot tell":
         yield Text("\nNothing that this trainer accepts is known to make the whole run fit.", style="bold")
+    enough = "" if planned.outcome.kind == "cannot tell" else ", and is not enough for the whole run"
     place, most = len(whole), max(2, REMEDIES - len(whole))
     for pool, found in others.items():
-        yield Text(
-            f"{'' if whole or place else chr(10)}What helps {pool}, and is not enough for the whole run", style="bold"
-        )
+        yield Text(f"{'' if place or enough else chr(10)}What helps {pool}{enough}", style="bold")
         yield hanging((f"{place + number}.", _remedy(remedy)) for number, remedy in enumerate(found[:most], 1))
         place += len(found[:most])
     if advice.without_effect:
@@ -285,11 +283,9 @@ def _remedy(remedy: Remedy) -> Text:
         text.append("; " if number else "").append(f"{effect.pool} " if named else "")
         text.append(f"{format_bytes(effect.before_bytes)} -> {format_bytes(effect.after_bytes)}", style="bold")
         text.append(f" ({effect.phase}; bound {format_bytes(effect.after_upper)}) ")
-        if named and effect.kind != remedy.kind:
-            text.append(effect.kind, style=VERDICT_STYLES[effect.kind])
-    if named:
-        text.append("- together: ")
-    return text.append(remedy.kind, style=VERDICT_STYLES[remedy.kind])
+        kind = effect.kind if named else remedy.kind
+        text.append(kind, style=VERDICT_STYLES[kind])
+    return text
 
 
 def _without_effect(remedy: Remedy) -> Text:
