@@ -45,7 +45,8 @@ class PoolVerdict(Struct, frozen=True):
     """One pool's plan against each of its limits.
 
     `peak` is the phase that decides: where the run is expected to pass the lowest limit, the first phase that may,
-    because it ends there and reaches no later one; otherwise the one that holds the most. `upper` is the most that
+    because it ends there and reaches no later one; where only a bound is over it, the one with the highest bound;
+    otherwise the one that holds the most. `upper` is the most that
     any phase may hold. `margins` has every limit of the pool, the lowest first; none where no limit is known. `role`
     and `rank` hold the most of the worst phase, `largest` are its largest lines.
 

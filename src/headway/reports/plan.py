@@ -156,7 +156,11 @@ def _pool(ledger: Ledger, machine: Machine, verdict: PoolVerdict) -> Iterator[Re
 def _worst(ledger: Ledger, verdict: PoolVerdict) -> Text:
     """The phase that decides, who holds the most of it, and where it is not the highest one, why it decides."""
     peak, highest = verdict.peak, ledger.peak(verdict.pool)
-    first = "" if peak.bytes == highest.bytes else ", the first that may pass the limit, so the run ends there"
+    first = ""
+    if verdict.kind == "tight":
+        first = f", and its bound of {format_bytes(peak.upper)} is over the limit"
+    elif peak.bytes != highest.bytes:
+        first = ", the first that may pass the limit, so the run ends there"
     return Text.assemble(
         "worst phase ", (str(peak.phase), "bold"), f", {since(peak.step)}, {verdict.role} rank {verdict.rank}: "
         f"{format_bytes(peak.bytes)} expected{first}; no phase is over {format_bytes(verdict.upper)}",
