@@ -396,9 +396,9 @@ MOVES: tuple[Move, ...] = (
     Move("trainer.cap", Cost.FREE, _cap, _field("trainer", "cap")),
     Move("trainer.rows", Cost.FREE, _rows, _field("trainer", "rows")),
     Move("engine.memory_fraction", Cost.FREE, _fraction, _set_fraction),
-    Move("engine.memory_fraction", Cost.FREE, _more_fraction, _set_fraction, raises=True),
     Move("layout.shards", Cost.FREE, _shards, _set_shards),
     Move("engine.tensor_parallel", Cost.FREE, _engine_ranks, _field("engine", "tensor_parallel")),
+    Move("engine.memory_fraction", Cost.FREE, _more_fraction, _set_fraction, raises=True),
     Move("trainer.offload", Cost.FREE, _away, _field("trainer", "offload")),
     Move("trainer.checkpointing", Cost.FREE, _recompute, _set_recompute),
     # the same numbers, clearly later

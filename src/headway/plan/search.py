@@ -190,7 +190,8 @@ class Search:
         yield ([*cheap, *dear, move, *cheap] for move in at(Cost.MODEL))
 
     def _build(self, moves: Sequence[Move], scope: Scope) -> Tried:
-        """As many of the moves as it takes, in order, each at its strongest and only where it helps."""
+        """As many of the moves as it takes, in order, each at its strongest and only where it helps; what
+        raises a pool at its mildest."""
         state = self.first
         for move in moves:
             if state.rank(scope) == 0 and state.made:
@@ -199,7 +200,7 @@ class Search:
             if not values:
                 continue
             others = [each for each in state.made if each[0].key != move.key]
-            for value in dict.fromkeys((values[-1], values[0])):
+            for value in values if move.raises else dict.fromkeys((values[-1], values[0])):
                 tried = self._try([*others, (move, value)])
                 if tried is not None and move.key == "rollout.max_answer":
                     tried = self._with_cap(tried)
