@@ -276,7 +276,7 @@ def _remedies(planned: Planned) -> Iterator[RenderableType]:
         yield hanging((f"{place + number}.", _remedy(remedy)) for number, remedy in enumerate(found[:most], 1))
         place += len(found[:most])
     if advice.without_effect:
-        yield Text(f"No effect on {advice.without_effect[0].pool}", style="bold")
+        yield Text(f"No help alone for {advice.without_effect[0].pool}", style="bold")
         yield hanging(("-", _without_effect(remedy)) for remedy in advice.without_effect[:IDLE])
 
 
