@@ -32,6 +32,7 @@ from headway.foreign.shell.values import known
 
 if TYPE_CHECKING:
     from headway.foreign.lint import LintNote
+    from headway.plan.planned import Planned
 
 
 class Launch(Struct, frozen=True):
@@ -180,6 +181,19 @@ def reason_of(error: InputError) -> str:
     """
     problems = (error.why,) if isinstance(error, NoTrainerError) else error.problems
     return "; ".join(" ".join(problem.split()) for problem in problems)
+
+
+def in_words(planned: "Planned", found: Found, given: Sequence[str]) -> "Planned":
+    """A launch's plan with what it says of keys in the launch's own flags, but for the keys that `--set` gave."""
+    keys = host_memory(given)[1]
+
+    def said(texts: Sequence[str]) -> tuple[str, ...]:
+        return tuple(launched.in_flags(text, found, keys) for text in texts)
+
+    outcome = planned.outcome
+    outcome = replace(outcome, refusals=said(outcome.refusals), deciding=said(outcome.deciding))
+    workload = replace(planned.workload, unknown=said(planned.workload.unknown))
+    return replace(planned, outcome=outcome, workload=workload)
 
 
 def root_of(path: Path) -> Path:

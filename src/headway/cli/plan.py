@@ -61,6 +61,10 @@ def plan(
     if fix is not None:
         typer.echo(_written(case, planned, fix, model, set_ or ()), err=True)
     notes = () if case.launch is None else case.launch.lint(case.workload, at_step, planned.outcome.refusals)
+    if case.launch is not None:
+        from headway.cli.launch import in_words
+
+        planned = in_words(planned, case.launch.found, set_ or ())
     if as_json:
         import json
 

@@ -258,7 +258,12 @@ def _plan(case: "Case", request: Request) -> Plan:
 
     spec = _bounded(_spec(case), SPEC_BYTES)
     try:
-        ledger = _text(document(examine(case.workload, case.machine), case.trainer))
+        planned = examine(case.workload, case.machine)
+        if case.launch is not None:
+            from headway.cli.launch import in_words
+
+            planned = in_words(planned, case.launch.found, request.settings)
+        ledger = _text(document(planned, case.trainer))
     except HeadwayError as error:
         return Plan(spec=spec, why_not=_why_not(error), launch=True)
     kept = _bounded(ledger, LEDGER_BYTES)

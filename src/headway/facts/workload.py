@@ -150,6 +150,7 @@ class Trainer(Struct, frozen=True):
     `cap` bounds the tokens of a micro-batch (padding included); with `rows` > 0 a micro-batch is that many samples
     instead. `reference` tells where the reference log-probs come from: none at coefficient 0, the same model with
     its adapter off, a frozen copy beside the model, or one in host memory that is streamed in block by block.
+    `reference_weight` is the coefficient of its KL: 0 where nothing uses what it says, None where nobody said.
     `updates` > 1 or a reference add the score phase; so does `scores`, where old log-probs are always computed.
     `compute_dtype` is that of gathered or cast weights, where it is not `param_dtype`.
     `loss`: "hidden-chunks" goes from hidden states to log-probs in chunks of `logprob_chunk` tokens; "logits" makes
@@ -192,6 +193,7 @@ class Trainer(Struct, frozen=True):
     offload: Offload = "none"
     copies: tuple[str, ...] = ()
     offload_parameters: bool = False
+    reference_weight: float | None = None
     selective: bool = False
     recompute: Recompute = field(default_factory=Recompute)
     megatron: Megatron = field(default_factory=Megatron)

@@ -249,6 +249,9 @@ def _trainer(found: Found, megatron: bool) -> dict[str, Setting]:
     loaded = found.value("reference_loaded")
     if loaded is not None:
         told["trainer.reference"] = "host" if loaded else "none"
+    weights = [found.value(key) for key in ("kl_loss_coef", "kl_coef")]
+    numbers = [each for each in weights if isinstance(each, int | float)]
+    told["trainer.reference_weight"] = max(numbers) if len(numbers) == len(weights) else "none"
     recompute = found.value("recompute")
     if "recompute" not in found.unknown:
         told["trainer.checkpointing"] = recompute in ("full", "gradient_checkpointing")

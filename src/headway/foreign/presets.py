@@ -69,6 +69,7 @@ def _miles_fsdp(shape: ModelShape) -> Workload:
         system="miles-fsdp", param_dtype="fp32", compute_dtype="bf16", grad_dtype="fp32", lora=None,
         reference="host", cap=9216, checkpointing=True, attention="flash", logprob_chunk=0, entropy=True, updates=1,
         scores=True, optimizer=Optimizer(step="foreach"), loss="logits", gradients_stay=True, offload="host",
+        reference_weight=0.0,
     )  # fmt: skip
     return _run(
         shape, trainer, _rollout(8, 8, MAX_PROMPT, 1024), engine=Engine("sglang", 0.4), ray=True, reward_kind="math"
@@ -88,7 +89,7 @@ def _megatron_rl(system: str, **how: object) -> Trainer:
 def _slime(shape: ModelShape) -> Workload:
     """slime, colocated: a pinned copy of every rank's parameters, one more of a reference that `--use-kl-loss` or
     `--kl-coef` loads at coefficient 0 too; parameter and gradient buffers are dropped while SGLang generates."""
-    trainer = _megatron_rl("slime", copies=("actor",), offload="dropped")
+    trainer = _megatron_rl("slime", copies=("actor",), offload="dropped", reference_weight=0.0)
     engine = Engine("sglang", 0.7)
     return _run(
         shape, trainer, _rollout(8, 8, MAX_PROMPT, 1024), engine=engine, ray=True, reward_kind="math",

@@ -236,7 +236,8 @@ def _verl(reading: Reading, shape: ModelShape) -> Workload:
     rollout = _rollout(reading, reading.whole("rollout_batch", 1024))
     trainer = _verl_megatron(reading) if is_megatron else _verl_fsdp(reading)
     cap, rows = _batching(reading)
-    trainer = replace(trainer, updates=reading.whole("num_steps_per_rollout", 1), cap=cap, rows=rows)
+    updates = reading.whole("num_steps_per_rollout", 1)
+    trainer = replace(trainer, updates=updates, cap=cap, rows=rows, reference_weight=_kl_weight(reading))
     layout = _megatron_layout(reading, _verl_stages(reading)) if is_megatron else _verl_layout(reading)
     made = _run(shape, trainer, rollout, layout, _verl_engine(reading, rollout))
     mode = "sync" if found.value("mode") != "async" else "one-step-off" if "one_step" in found.program else "async"
@@ -300,6 +301,14 @@ def _reference(
     if lora is not None and reading.found.value("use_kl_loss") is True:
         return "adapter-off"
     return "none"
+
+
+def _kl_weight(reading: Reading) -> float | None:
+    """The larger coefficient of the KLs that are on; None where one is not known."""
+    value = reading.found.value
+    loss = value("kl_loss_coef") if value("use_kl_loss") is not False else 0
+    reward = value("kl_coef") if reading.flag("algorithm.use_kl_in_reward") else 0
+    return max(loss, reward) if isinstance(loss, int | float) and isinstance(reward, int | float) else None
 
 
 def _verl_layout(reading: Reading) -> Layout:

@@ -6,14 +6,20 @@ Miles's FSDP trainer takes no LoRA and no optimizer but Adam, so no remedy propo
 
 from typing import Literal
 
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from headway.facts.workload import Workload
+
 Scalar = int | float | str | bool
 
 SpellKey = Literal[
     "rollout.prompts", "rollout.samples", "rollout.max_answer", "rollout.kv_budget",
     "trainer.cap", "trainer.rows", "trainer.checkpointing", "trainer.reference", "trainer.attention",
     "trainer.logprob_chunk", "trainer.loss", "trainer.param_dtype", "trainer.lora", "trainer.quant",
-    "trainer.optimizer.state_dtype", "trainer.optimizer.in_backward",
-    "engine.memory_fraction", "model", "layout.devices", "layout.nodes",
+    "trainer.optimizer.state_dtype", "trainer.optimizer.in_backward", "trainer.optimizer.offload", "trainer.offload",
+    "engine.memory_fraction", "engine.tensor_parallel", "engine.max_seqs", "engine.graphs", "model",
+    "layout.devices", "layout.nodes", "layout.shards", "layout.tensor",
     "critic.trainer.rows", "critic.trainer.cap", "critic.trainer.offload",
 ]  # fmt: skip
 """Keys of a Workload that a remedy may change; "model" is the model itself, "trainer.lora" the rank."""
@@ -35,26 +41,39 @@ _HEADWAY = {
 """A RunSpec's keys. headway trains on one device, with fp32 AdamW."""
 
 _SLIME_ROLLOUT = {
-    "rollout.prompts": "--rollout-batch-size {value}",
-    "rollout.samples": "--n-samples-per-prompt {value}",
+    "rollout.prompts": "--rollout-batch-size {value} --global-batch-size {batch}",
+    "rollout.samples": "--n-samples-per-prompt {value} --global-batch-size {batch}",
     "rollout.max_answer": "--rollout-max-response-len {value}",
     "trainer.cap": "--max-tokens-per-gpu {value}",
     "trainer.rows": "--micro-batch-size {value}",
     "trainer.reference": "no --use-kl-loss and --kl-coef 0 (free where --kl-loss-coef is 0)",
     "engine.memory_fraction": "--sglang-mem-fraction-static {before} -> {value}",
+    "engine.tensor_parallel": "--rollout-num-gpus-per-engine {value}",
+    "engine.max_seqs": "--sglang-max-running-requests {value}",
+    "engine.graphs": "--sglang-disable-cuda-graph",
     "model": "--hf-checkpoint {value}",
     "layout.devices": "--actor-num-gpus-per-node {value}",
     "layout.nodes": "--actor-num-nodes {value}",
 }
 """slime and Miles share these (radixark/miles 31f1ca961 and THUDM/slime 624b824a8, utils/arguments.py)."""
 
+_CORE = {
+    "trainer.rows": "--micro-batch-size {value}",
+    "trainer.checkpointing": "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
+    "trainer.optimizer.offload": "--optimizer-cpu-offload --use-precision-aware-optimizer",
+    "layout.tensor": "--tensor-model-parallel-size {value}",
+}
+"""Megatron-LM's own flags."""
+
 _MEGATRON = {
     **_SLIME_ROLLOUT,
-    "trainer.checkpointing": "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
+    **_CORE,
+    "trainer.optimizer.offload": "--optimizer-cpu-offload --overlap-cpu-optimizer-d2h-h2d "
+    "--use-precision-aware-optimizer",
 }
 
 _TRANSFORMERS = {
-    "trainer.rows": "--per_device_train_batch_size {value}",
+    "trainer.rows": "--per_device_train_batch_size {value} --gradient_accumulation_steps {accum}",
     "trainer.checkpointing": "--gradient_checkpointing true",
     "trainer.attention": "--attn_implementation {value}",
     "trainer.loss": "--use_liger_kernel true",
@@ -114,24 +133,53 @@ _FSDP = {
 """Plain FSDP has no flags of its own: what a script changes, in words."""
 
 _VERL = {
-    "rollout.prompts": "data.train_batch_size={value}",
+    "rollout.prompts": "data.train_batch_size={value} actor_rollout_ref.actor.ppo_mini_batch_size={mini}",
     "rollout.samples": "actor_rollout_ref.rollout.n={value}",
     "rollout.max_answer": "data.max_response_length={value}",
     "trainer.cap": "actor_rollout_ref.actor.ppo_max_token_len_per_gpu={value}",
     "trainer.rows": "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu={value}",
     "trainer.checkpointing": "actor_rollout_ref.model.enable_gradient_checkpointing=True",
     "trainer.reference": "actor_rollout_ref.actor.use_kl_loss=False algorithm.use_kl_in_reward=False",
-    "trainer.loss": "actor_rollout_ref.model.use_fused_kernels=True",
-    "trainer.param_dtype": "actor_rollout_ref.actor.fsdp_config.model_dtype=bfloat16",
     "trainer.lora": "actor_rollout_ref.model.lora_rank={value}",
     "critic.trainer.rows": "critic.ppo_micro_batch_size_per_gpu={value}",
     "critic.trainer.cap": "critic.ppo_max_token_len_per_gpu={value}",
     "critic.trainer.offload": "critic.model.fsdp_config.param_offload=True "
     "critic.model.fsdp_config.optimizer_offload=True",
     "engine.memory_fraction": "actor_rollout_ref.rollout.gpu_memory_utilization={before} -> {value}",
+    "engine.tensor_parallel": "actor_rollout_ref.rollout.tensor_model_parallel_size={value}",
+    "engine.max_seqs": "actor_rollout_ref.rollout.max_num_seqs={value}",
+    "engine.graphs": "actor_rollout_ref.rollout.enforce_eager=True",
     "model": "actor_rollout_ref.model.path={value}",
     "layout.devices": "trainer.n_gpus_per_node={value}",
     "layout.nodes": "trainer.nnodes={value}",
+}
+
+
+def _verl_offload(section: str) -> dict[str, str]:
+    """verl's two switches for each of `Trainer.offload`."""
+    parts = {"none": (False, False), "parameters": (True, False), "optimizer": (False, True)}
+    return {
+        f"trainer.offload={name}": f"{section}.param_offload={parameters} {section}.optimizer_offload={optimizer}"
+        for name, (parameters, optimizer) in {**parts, "parameters+optimizer": (True, True)}.items()
+    }
+
+
+_VERL_FSDP = {
+    **_VERL,
+    **_verl_offload("actor_rollout_ref.actor.fsdp_config"),
+    "trainer.loss": "actor_rollout_ref.model.use_fused_kernels=True",
+    "trainer.param_dtype": "actor_rollout_ref.actor.fsdp_config.model_dtype=bfloat16",
+    "layout.shards": "actor_rollout_ref.actor.fsdp_config.fsdp_size={value}",
+}
+_VERL_CORE = "++actor_rollout_ref.actor.megatron.override_transformer_config.recompute"
+_VERL_ADAM = "++actor_rollout_ref.actor.optim.override_optimizer_config.optimizer"
+_VERL_MEGATRON = {
+    **_VERL,
+    "critic.trainer.offload": "critic.megatron.param_offload=True critic.megatron.optimizer_offload=True",
+    **_verl_offload("actor_rollout_ref.actor.megatron"),
+    "trainer.checkpointing": f"{_VERL_CORE}_granularity=full {_VERL_CORE}_method=uniform {_VERL_CORE}_num_layers=1",
+    "trainer.optimizer.offload": f"{_VERL_ADAM}_cpu_offload=True {_VERL_ADAM}_offload_fraction=1.0",
+    "layout.tensor": "actor_rollout_ref.actor.megatron.tensor_model_parallel_size={value}",
 }
 
 SPELLINGS: dict[str, dict[str, str]] = {
@@ -151,6 +199,7 @@ SPELLINGS: dict[str, dict[str, str]] = {
         "rollout.max_answer": "--max_completion_length {value}",
         "trainer.reference": "--beta 0",
         "engine.memory_fraction": "--vllm_gpu_memory_utilization {before} -> {value}",
+        "engine.tensor_parallel": "--vllm_tensor_parallel_size {value}",
     },
     "trl-sft": {**_TRL, "rollout.max_answer": "--max_length {value}"},
     "hf": {**_TRANSFORMERS, "rollout.max_answer": "--block_size {value}"},
@@ -197,15 +246,19 @@ SPELLINGS: dict[str, dict[str, str]] = {
         "layout.devices": "--devices {value}",
         "layout.nodes": "--num_nodes {value}",
     },
-    "verl": _VERL,
-    "verl-fsdp": _VERL,
-    "verl-megatron": {
-        **{key: text for key, text in _VERL.items() if key not in ("trainer.param_dtype", "trainer.loss")},
-        "critic.trainer.offload": "critic.megatron.param_offload=True critic.megatron.optimizer_offload=True",
+    "verl": _VERL_FSDP,
+    "verl-fsdp": _VERL_FSDP,
+    "verl-megatron": _VERL_MEGATRON,
+    "megatron": {
+        **_CORE,
+        "rollout.prompts": "--global-batch-size {value}",
+        "rollout.max_answer": "--seq-length {value}",
+        "layout.devices": "torchrun --nproc_per_node {value}",
+        "layout.nodes": "torchrun --nnodes {value}",
     },
     "openrlhf": {
-        "rollout.prompts": "--rollout_batch_size {value}",
-        "rollout.samples": "--n_samples_per_prompt {value}",
+        "rollout.prompts": "--rollout_batch_size {value} --train_batch_size {batch}",
+        "rollout.samples": "--n_samples_per_prompt {value} --train_batch_size {batch}",
         "rollout.max_answer": "--generate_max_len {value}",
         "trainer.cap": "--max_tokens_per_gpu {value}",
         "trainer.rows": "--micro_train_batch_size {value}",
@@ -213,6 +266,9 @@ SPELLINGS: dict[str, dict[str, str]] = {
         "trainer.reference": "--init_kl_coef 0",
         "trainer.lora": "--lora_rank {value}",
         "engine.memory_fraction": "--vllm_gpu_memory_utilization {before} -> {value}",
+        "engine.tensor_parallel": "--vllm_num_engines {engines} --vllm_tensor_parallel_size {value}",
+        "engine.graphs": "--enforce_eager",
+        "trainer.optimizer.offload": "--adam_offload",
         "model": "--pretrain {value}",
         "layout.devices": "--actor_num_gpus_per_node {value}",
         "layout.nodes": "--actor_num_nodes {value}",
@@ -220,8 +276,43 @@ SPELLINGS: dict[str, dict[str, str]] = {
 }
 """system -> key of the workload, or `key=value` where only some values are taken -> text with the value put in.
 
-`{before}` is the value that is replaced, `{answers}` the answers of a step, `{mib}` a size in whole MiB.
+`{before}` is the value that is replaced, `{mib}` a size in whole MiB, the others are `counts`.
 """
+
+
+class Counts(Struct, frozen=True):
+    """What goes with a change where a system wants it written too: `answers` of a step, `batch` of them and `mini`
+    prompts for an optimizer step, `accum` micro-batches of a rank for one, `engines`.
+
+    >>> Counts(answers=64).batch
+    0
+    """
+
+    answers: int = 0
+    batch: int = 0
+    mini: int = 0
+    accum: int = 0
+    engines: int = 0
+
+
+def counts(workload: Workload) -> Counts:
+    """Those of a run as changed.
+
+    >>> from headway.facts.shapes import table
+    >>> from headway.foreign.presets import workload
+    >>> counts(workload(table()["qwen3-4b"], "verl-fsdp"))
+    Counts(answers=1024, batch=1024, mini=128, accum=0, engines=4)
+    """
+    rollout, layout, trainer, engine = workload.rollout, workload.layout, workload.trainer, workload.engine
+    answers, updates = rollout.prompts * rollout.samples, max(1, trainer.updates)
+    ranks = max(1, layout.ranks // (layout.tensor * layout.pipeline * layout.context))
+    accum = max(1, answers // (updates * ranks * trainer.rows)) if trainer.rows else 0
+    engines = 0
+    if engine is not None:
+        devices = layout.ranks if engine.colocated else engine.devices
+        engines = devices // (engine.tensor_parallel * engine.pipeline_parallel)
+    return Counts(answers, answers // updates, rollout.prompts // updates, accum, engines)
+
 
 _RUNSPEC: dict[str, tuple[str, Scalar | None]] = {
     "rollout.prompts": ("rollout.prompts", None),
@@ -240,7 +331,9 @@ _RUNSPEC: dict[str, tuple[str, Scalar | None]] = {
 none: which of its folders or hub ids is meant is the user's to say."""
 
 
-def spell(system: str, key: SpellKey, value: Scalar, before: Scalar | None = None, answers: int = 0) -> str | None:
+def spell(
+    system: str, key: SpellKey, value: Scalar, before: Scalar | None = None, beside: Counts | None = None
+) -> str | None:
     """A change as the system's own input writes it; None where the system does not accept it.
 
     >>> spell("miles-fsdp", "engine.memory_fraction", 0.2, before=0.4)
@@ -253,7 +346,7 @@ def spell(system: str, key: SpellKey, value: Scalar, before: Scalar | None = Non
     if text is None:
         return None
     mib = value >> 20 if isinstance(value, int) else 0
-    return text.format(value=value, before=before, answers=answers, mib=mib)
+    return text.format(value=value, before=before, mib=mib, **asdict(beside or Counts()))
 
 
 def accepts(system: str, key: SpellKey, value: Scalar) -> bool:

@@ -124,6 +124,7 @@ DETAILS = (
     f"{ROLLOUT}.free_cache_engine", f"{ROLLOUT}.enforce_eager", f"{MODEL}.use_fused_kernels", f"{FSDP}.fsdp_size",
     f"{REF}.megatron.param_offload", f"{MODEL}.target_modules", f"{MCORE}.virtual_pipeline_model_parallel_size",
     f"{CORE}.num_layers_in_first_pipeline_stage", f"{CORE}.num_layers_in_last_pipeline_stage",
+    "algorithm.use_kl_in_reward",
     f"{CORE}.recompute_method", f"{CORE}.recompute_num_layers", f"{CORE}.recompute_modules",
     f"{ACTOR}.optim.override_optimizer_config.optimizer_offload_fraction",
 )  # fmt: skip

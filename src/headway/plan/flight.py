@@ -43,8 +43,7 @@ def refusals(workload: Workload, ledger: Ledger) -> tuple[str, ...]:
         return ()
     return (
         f"engine.memory_fraction = {workload.engine.memory_fraction:g}: leaves a KV pool of "
-        f"{format_bytes(_held(ledger, POOL) or 0)}, which holds no sample of {workload.rollout.longest:,} tokens; "
-        "raise it, or shorten the answers",
+        f"{format_bytes(_held(ledger, POOL) or 0)}, which holds no sample of {workload.rollout.longest:,} tokens",
     )
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from headway.facts.machine import Machine
 from headway.facts.shapes import ModelShape, table
-from headway.facts.workload import Lora, Quant, Workload
+from headway.facts.workload import Lora, Quant, Recompute, Workload
 from headway.foreign.spelling import Scalar, SpellKey, accepts
 from headway.units import MIB
 
@@ -18,34 +18,41 @@ from headway.units import MIB
 class Cost(IntEnum):
     """What a change costs the user, the least first.
 
-    FREE: the same run, at most recomputing what was kept. SLOWER: the same numbers with fewer samples at once.
-    EXPERIMENT: what is learned, or how exactly, changes. MODEL: another model. HARDWARE: more of it.
+    FREE: the same numbers at about the same speed. SLOWER: the same numbers, and a run that takes clearly longer.
+    EXPERIMENT: what is learned, or how exactly, changes. HARDWARE: more of it. MODEL: another one, so another result.
 
-    >>> Cost.FREE < Cost.EXPERIMENT < Cost.HARDWARE
+    >>> Cost.FREE < Cost.SLOWER < Cost.EXPERIMENT < Cost.HARDWARE < Cost.MODEL
     True
     """
 
     FREE = 0
     SLOWER = 1
     EXPERIMENT = 2
-    MODEL = 3
-    HARDWARE = 4
+    HARDWARE = 3
+    MODEL = 4
 
 
 class Move(Struct, frozen=True):
-    """One kind of change. `values` are those worth trying on a run, the mildest first; none where it has no place."""
+    """One kind of change. `values` are those worth trying on a run, the mildest first; none where it has no place.
+
+    `raises`: it is there for an engine that has no room for a sample, and holds more of the device.
+    """
 
     key: SpellKey
     cost: Cost
     values: Callable[[Workload], tuple[Scalar, ...]]
     apply: Callable[[Workload, Scalar], Workload]
+    raises: bool = False
 
 
 LORA_RANK = 16
 """Rank of the adapters that a remedy proposes."""
 LEAST_ANSWER = 16
 LEAST_CHUNK = 32
-LEAST_FRACTION = 0.05
+LEAST_FRACTION, MOST_FRACTION = 0.05, 0.9
+LEAST_SEQS = 8
+PRECISION_AWARE = frozenset({"slime", "miles-megatron", "megatron"})
+"""Systems whose offload of the optimizer's step is spelled together with the precision-aware optimizer."""
 STEPS = 3
 """How often a number is halved."""
 SIZES = 4
@@ -103,9 +110,21 @@ def _chunk(workload: Workload) -> tuple[Scalar, ...]:
 
 
 def _fraction(workload: Workload) -> tuple[Scalar, ...]:
-    if workload.engine is None or workload.engine.memory_fraction / 2 < LEAST_FRACTION:
+    """A quarter, a half and three quarters less, which leaves fewer samples that generate at once."""
+    if workload.engine is None:
         return ()
-    return (round(workload.engine.memory_fraction / 2, 2),)
+    now = workload.engine.memory_fraction
+    found = dict.fromkeys(round(now * share, 2) for share in (0.75, 0.5, 0.25))
+    return tuple(each for each in found if LEAST_FRACTION <= each < now)
+
+
+def _more_fraction(workload: Workload) -> tuple[Scalar, ...]:
+    if workload.engine is None:
+        return ()
+    now = workload.engine.memory_fraction
+    return tuple(
+        each for each in (round(now + step, 2) for step in (0.05, 0.1, 0.2, 0.3, 0.4)) if each <= MOST_FRACTION
+    )
 
 
 def _set_fraction(workload: Workload, value: Scalar) -> Workload:
@@ -117,14 +136,140 @@ def _budget(workload: Workload) -> tuple[Scalar, ...]:
     return () if workload.engine is not None else _halves(workload.rollout.kv_budget, MIB, MIB)
 
 
-def _reference(*, own: bool) -> Callable[[Workload], tuple[Scalar, ...]]:
-    """headway holds a reference only where its coefficient is above 0; other trainers at 0 as well."""
+def _batches(name: str, least: int) -> Callable[[Workload], tuple[Scalar, ...]]:
+    """Fewer prompts of a step, or samples of a prompt, as far as the answers of an optimizer step still divide."""
+
+    def values(workload: Workload) -> tuple[Scalar, ...]:
+        floor = max(least, workload.trainer.updates) if name == "prompts" else least
+        multiple = workload.trainer.updates if name == "prompts" else 1
+        tries = _halves(getattr(workload.rollout, name), floor, multiple)
+        return tuple(each for each in tries if _divides(workload, _field("rollout", name)(workload, each)))
+
+    return values
+
+
+def _divides(before: Workload, after: Workload) -> bool:
+    """Whether the answers of an optimizer step divide into whole micro-batches of each rank, where they did before.
+
+    verl, TRL and Megatron refuse to start otherwise.
+    """
+    return _left(before) != 0 or _left(after) == 0
+
+
+def _left(workload: Workload) -> int:
+    layout, rollout = workload.layout, workload.rollout
+    ranks = max(1, layout.ranks // (layout.tensor * layout.pipeline * layout.context))
+    unit = workload.trainer.updates * ranks * max(1, workload.trainer.rows)
+    return rollout.prompts * rollout.samples % unit
+
+
+def _rows(workload: Workload) -> tuple[Scalar, ...]:
+    tries = _halves(workload.trainer.rows, 1)
+    return tuple(each for each in tries if _divides(workload, _field("trainer", "rows")(workload, each)))
+
+
+def _reference(*, idle: bool) -> Callable[[Workload], tuple[Scalar, ...]]:
+    """A reference at coefficient 0, which other trainers hold as well, or one whose KL is part of the experiment."""
 
     def values(workload: Workload) -> tuple[Scalar, ...]:
         trainer = workload.trainer
-        return ("none",) if trainer.reference in ("copy", "host") and (trainer.system == "headway") == own else ()
+        held = trainer.reference in ("copy", "host")
+        return ("none",) if held and (trainer.reference_weight == 0) == idle else ()
 
     return values
+
+
+def _away(workload: Workload) -> tuple[Scalar, ...]:
+    """More of the trainer's state in host memory while an engine has its devices."""
+    if workload.engine is None or not workload.engine.colocated:
+        return ()
+    order = ("none", "parameters", "optimizer", "parameters+optimizer")
+    now = workload.trainer.offload
+    return tuple(each for each in order[1:] if now in order and _PARTS[now] < _PARTS[each])
+
+
+def _back(workload: Workload) -> tuple[Scalar, ...]:
+    """Less of it there, for a host that is short where the devices are not."""
+    now = workload.trainer.offload
+    found = [each for each in ("optimizer", "parameters", "none") if now in _PARTS and _PARTS[each] < _PARTS[now]]
+    return tuple(found) if workload.engine is not None else ()
+
+
+_PARTS = {
+    "none": frozenset(), "parameters": frozenset("p"), "optimizer": frozenset("o"),
+    "parameters+optimizer": frozenset("po"),
+}  # fmt: skip
+"""What goes to host memory by `Trainer.offload`, where a run may choose it."""
+
+
+def _recompute(workload: Workload) -> tuple[Scalar, ...]:
+    trainer = workload.trainer
+    whole = trainer.checkpointing or trainer.recompute.granularity == "full"
+    return () if whole else (True,)
+
+
+def _set_recompute(workload: Workload, value: Scalar) -> Workload:
+    """Every block keeps its input alone; Megatron's own settings of it give way."""
+    return _trainer(workload, checkpointing=bool(value), recompute=Recompute())
+
+
+def _engine_ranks(workload: Workload) -> tuple[Scalar, ...]:
+    """More devices for each engine: they divide its devices, a node's, and the model's heads."""
+    engine, layout = workload.engine, workload.layout
+    if engine is None:
+        return ()
+    devices = layout.ranks if engine.colocated else engine.devices
+    tries = (engine.tensor_parallel << step for step in range(1, STEPS + 1))
+    return tuple(
+        each for each in tries
+        if each <= max(NODE_DEVICES, layout.devices) and not devices % (each * engine.pipeline_parallel)
+        and not workload.model.heads % each
+    )  # fmt: skip
+
+
+def _seqs(workload: Workload) -> tuple[Scalar, ...]:
+    return () if workload.engine is None else _halves(workload.engine.max_seqs, LEAST_SEQS)
+
+
+def _shards(workload: Workload) -> tuple[Scalar, ...]:
+    """All replicas share one set of parameters."""
+    layout = workload.layout
+    return (
+        (layout.shards * layout.replicas,) if layout.replicas > 1 and workload.trainer.system == "verl-fsdp" else ()
+    )
+
+
+def _set_shards(workload: Workload, value: Scalar) -> Workload:
+    layout = workload.layout
+    return replace(workload, layout=replace(layout, shards=int(value), replicas=1))
+
+
+def _tensor(workload: Workload) -> tuple[Scalar, ...]:
+    """Replicas that divide the model instead; tensor parallel ranks stay within a node and divide all heads."""
+    layout, model = workload.layout, workload.model
+    tries = (layout.tensor << step for step in range(1, STEPS + 1))
+    return tuple(
+        each for each in tries
+        if not layout.replicas % (each // layout.tensor) and not layout.devices % each
+        and not model.heads % each and not model.kv_heads % each
+    )  # fmt: skip
+
+
+def _set_tensor(workload: Workload, value: Scalar) -> Workload:
+    layout = workload.layout
+    replicas = layout.replicas * layout.tensor // int(value)
+    return replace(workload, layout=replace(layout, tensor=int(value), replicas=replicas))
+
+
+def _optimizer_away(workload: Workload) -> tuple[Scalar, ...]:
+    return (1.0,) if workload.trainer.optimizer.offload < 1 and workload.device == "cuda" else ()
+
+
+def _set_optimizer_away(workload: Workload, value: Scalar) -> Workload:
+    """The optimizer steps in host memory; Megatron's needs its precision-aware form for that."""
+    optimizer = workload.trainer.optimizer
+    aware = optimizer.precision_aware or workload.trainer.system in PRECISION_AWARE
+    return _trainer(workload, optimizer=replace(optimizer, offload=float(value), precision_aware=aware))
 
 
 def _set_precision(workload: Workload, value: Scalar) -> Workload:
@@ -257,8 +402,8 @@ def _set_nodes(workload: Workload, value: Scalar) -> Workload:
 
 
 MOVES: tuple[Move, ...] = (
-    Move("trainer.cap", Cost.FREE, _cap, _field("trainer", "cap")),
-    Move("trainer.logprob_chunk", Cost.FREE, _chunk, _field("trainer", "logprob_chunk")),
+    # the same numbers at about the same speed
+    Move("trainer.reference", Cost.FREE, _reference(idle=True), _field("trainer", "reference")),
     Move(
         "trainer.loss", Cost.FREE, lambda run: ("fused",) if run.trainer.loss.startswith("logits") else (),
         _field("trainer", "loss"),
@@ -267,42 +412,39 @@ MOVES: tuple[Move, ...] = (
         "trainer.attention", Cost.FREE, lambda run: ("sdpa",) if run.trainer.attention == "eager" else (),
         _field("trainer", "attention"),
     ),
-    Move(
-        "trainer.checkpointing", Cost.FREE, lambda run: () if run.trainer.checkpointing else (True,),
-        _field("trainer", "checkpointing"),
-    ),
-    Move(
-        "trainer.reference", Cost.FREE, _reference(own=False), _field("trainer", "reference")
-    ),
+    Move("trainer.offload", Cost.FREE, _back, _field("trainer", "offload")),
+    Move("trainer.logprob_chunk", Cost.FREE, _chunk, _field("trainer", "logprob_chunk")),
+    Move("trainer.cap", Cost.FREE, _cap, _field("trainer", "cap")),
+    Move("trainer.rows", Cost.FREE, _rows, _field("trainer", "rows")),
     Move("engine.memory_fraction", Cost.FREE, _fraction, _set_fraction),
-    Move("critic.trainer.offload", Cost.FREE, _critic_offload, _of_critic("offload")),
     Move("critic.trainer.cap", Cost.FREE, _critic_cap, _of_critic("cap")),
     Move(
-        "critic.trainer.rows", Cost.SLOWER,
+        "critic.trainer.rows", Cost.FREE,
         lambda run: _halves(run.critic.trainer.rows, 1) if run.critic else (), _of_critic("rows"),
     ),
-    Move(
-        "trainer.rows", Cost.SLOWER, lambda run: _halves(run.trainer.rows, 1),
-        _field("trainer", "rows"),
-    ),
+    Move("layout.shards", Cost.FREE, _shards, _set_shards),
+    Move("engine.tensor_parallel", Cost.FREE, _engine_ranks, _field("engine", "tensor_parallel")),
+    Move("engine.memory_fraction", Cost.FREE, _more_fraction, _set_fraction, raises=True),
+    Move("trainer.offload", Cost.FREE, _away, _field("trainer", "offload")),
+    Move("critic.trainer.offload", Cost.FREE, _critic_offload, _of_critic("offload")),
+    Move("trainer.checkpointing", Cost.FREE, _recompute, _set_recompute),
+    # the same numbers, clearly later
+    Move("layout.tensor", Cost.SLOWER, _tensor, _set_tensor),
     Move("rollout.kv_budget", Cost.SLOWER, _budget, _field("rollout", "kv_budget")),
+    Move("engine.max_seqs", Cost.SLOWER, _seqs, _field("engine", "max_seqs")),
     Move(
-        "rollout.prompts", Cost.EXPERIMENT,
-        lambda run: _halves(run.rollout.prompts, run.trainer.updates, run.trainer.updates),
-        _field("rollout", "prompts"),
+        "engine.graphs", Cost.SLOWER, lambda run: (False,) if run.engine is not None and run.engine.graphs else (),
+        _field("engine", "graphs"),
     ),
-    Move(
-        "rollout.samples", Cost.EXPERIMENT, lambda run: _halves(run.rollout.samples, 2),
-        _field("rollout", "samples"),
-    ),
+    Move("trainer.optimizer.offload", Cost.SLOWER, _optimizer_away, _set_optimizer_away),
+    # another experiment: fewer or shorter samples, no KL, another precision or optimizer, fewer trained parameters
+    Move("rollout.prompts", Cost.EXPERIMENT, _batches("prompts", 1), _field("rollout", "prompts")),
+    Move("rollout.samples", Cost.EXPERIMENT, _batches("samples", 2), _field("rollout", "samples")),
     Move(
         "rollout.max_answer", Cost.EXPERIMENT, lambda run: _halves(run.rollout.max_answer, LEAST_ANSWER),
         _field("rollout", "max_answer"),
     ),
-    Move(
-        "trainer.reference", Cost.EXPERIMENT, _reference(own=True),
-        _field("trainer", "reference"),
-    ),
+    Move("trainer.reference", Cost.EXPERIMENT, _reference(idle=False), _field("trainer", "reference")),
     Move("trainer.optimizer.state_dtype", Cost.EXPERIMENT, _states, _optimizer("state_dtype")),
     Move(
         "trainer.optimizer.in_backward", Cost.EXPERIMENT,
@@ -319,11 +461,13 @@ MOVES: tuple[Move, ...] = (
     Move(
         "trainer.quant", Cost.EXPERIMENT, lambda run: () if run.trainer.quant else ("nf4",), _set_quant
     ),
-    Move("model", Cost.MODEL, _models, _set_model),
     Move("layout.devices", Cost.HARDWARE, _devices, _set_devices),
     Move("layout.nodes", Cost.HARDWARE, _nodes, _set_nodes),
+    Move("model", Cost.MODEL, _models, _set_model),
 )  # fmt: skip
-"""Every change, by what it costs and then in the order in which equals are proposed."""
+"""Every change, by what it costs and then in the order in which equals are proposed: the one scale of what is lost.
+
+docs/plan.md tells it in words."""
 
 
 def value_of(workload: Workload, key: SpellKey) -> Scalar | None:

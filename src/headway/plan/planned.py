@@ -18,7 +18,8 @@ class Planned(Struct, frozen=True):
     """A run's ledger on a machine, its verdict, and what to change.
 
     `longest_sample` is in tokens, of a sample that is trained alone, at most `LONGEST`; the run's own lengths do not
-    bound it. `advice` is empty where even the upper bound fits: nothing has to change then.
+    bound it. `longest_expected` is that by what is expected alone: an upper bound may be over a limit whatever the
+    samples are. `advice` is empty where even the upper bound fits: nothing has to change then.
 
     >>> from headway.facts import machines, shapes
     >>> from headway.foreign.presets import workload
@@ -33,6 +34,7 @@ class Planned(Struct, frozen=True):
     outcome: Outcome
     longest_sample: int
     advice: Advice
+    longest_expected: int = 0
 
     @property
     def fits(self) -> bool:
@@ -48,4 +50,6 @@ def examine(workload: Workload, machine: Machine) -> Planned:
     outcome = judge(workload, machine, ledger)
     fits = overall(outcome.pools, outcome.deciding, outcome.refusals).kind == "fits"
     advice = NO_ADVICE if fits else remedies(workload, machine)
-    return Planned(workload, machine, ledger, outcome, longest_sample(workload, machine, LONGEST), advice)
+    surely = longest_sample(workload, machine, LONGEST)
+    expected = surely or longest_sample(workload, machine, LONGEST, surely=False)
+    return Planned(workload, machine, ledger, outcome, surely, advice, expected)

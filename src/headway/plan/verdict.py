@@ -46,7 +46,8 @@ class PoolVerdict(Struct, frozen=True):
     """One pool's plan against each of its limits.
 
     `peak` is the phase that decides: where the run is expected to pass the lowest limit, the first phase that may,
-    because it ends there and reaches no later one; otherwise the one that holds the most. `upper` is the most that
+    because it ends there and reaches no later one; where only a bound is over it, the one with the highest bound;
+    otherwise the one that holds the most. `upper` is the most that
     any phase may hold. `margins` has every limit of the pool, the lowest first; none where no limit is known. `role`
     and `rank` hold the most of the worst phase, `largest` are its largest lines.
 
@@ -227,13 +228,13 @@ def tops(ledger: Ledger) -> dict[str, tuple[int, int]]:
     return found
 
 
-def excess(workload: Workload, machine: Machine) -> int | None:
-    """How far the upper bound is over the lowest limit, in bytes, in the pool where it is furthest; None without
-    limits. At most 0 where the run surely fits."""
+def excess(workload: Workload, machine: Machine, *, surely: bool = True) -> int | None:
+    """How far the upper bound, or what is expected, is over the lowest limit, in bytes, in the pool where it is
+    furthest; None without limits. At most 0 where the run surely fits, or is expected to."""
     over = []
-    for pool, (_, upper) in tops(plan(workload, machine)).items():
+    for pool, sizes in tops(plan(workload, machine)).items():
         if limits := limits_of(machine, pool):
-            over.append(upper - min(limit.bytes for limit in limits))
+            over.append(sizes[surely] - min(limit.bytes for limit in limits))
     return max(over, default=None)
 
 
@@ -243,8 +244,8 @@ def fits_surely(workload: Workload, machine: Machine) -> bool:
     return over is None or over <= 0
 
 
-def longest_sample(workload: Workload, machine: Machine, most: int = 0) -> int:
-    """The longest sample in tokens whose micro-batch keeps the upper bound inside the lowest limits.
+def longest_sample(workload: Workload, machine: Machine, most: int = 0, *, surely: bool = True) -> int:
+    """The longest sample in tokens whose micro-batch keeps the upper bound, or what is expected, inside all limits.
 
     A micro-batch that is bounded by a cap holds max(longest sample, cap) tokens, so the sample is tried alone: a cap
     below it does not help. One of `trainer.rows` samples holds as many of the longest. At most `most` tokens (0: the
@@ -257,7 +258,7 @@ def longest_sample(workload: Workload, machine: Machine, most: int = 0) -> int:
         prompt = min(rollout.max_prompt, max(1, tokens - rollout.max_answer))
         lengths = {"max_prompt": prompt, "max_answer": max(1, tokens - prompt)}
         changed = replace(workload, rollout=replace(rollout, **lengths))
-        return excess(replace(changed, trainer=replace(workload.trainer, cap=1)), machine)
+        return excess(replace(changed, trainer=replace(workload.trainer, cap=1)), machine, surely=surely)
 
     return furthest(over, 0, most or rollout.longest)
 

@@ -34,6 +34,8 @@ FLAGS = 12
 """Flags of a launch that were not read, which a terminal names."""
 REMEDIES = 6
 """Remedies that a terminal shows; --json has all."""
+IDLE = 4
+"""Changes without effect that a terminal shows."""
 
 
 class Part(Struct, frozen=True):
@@ -167,7 +169,11 @@ def _pool(ledger: Ledger, machine: Machine, verdict: PoolVerdict) -> Iterator[Re
 def _worst(ledger: Ledger, verdict: PoolVerdict) -> Text:
     """The phase that decides, who holds the most of it, and where it is not the highest one, why it decides."""
     peak, highest = verdict.peak, ledger.peak(verdict.pool)
-    first = "" if peak.bytes == highest.bytes else ", the first that may pass the limit, so the run ends there"
+    first = ""
+    if verdict.kind == "tight":
+        first = f", and its bound of {format_bytes(peak.upper)} is over the limit"
+    elif peak.bytes != highest.bytes:
+        first = ", the first that may pass the limit, so the run ends there"
     return Text.assemble(
         "worst phase ", (str(peak.phase), "bold"), f", {since(peak.step)}, {verdict.role} rank {verdict.rank}: "
         f"{format_bytes(peak.bytes)} expected{first}; no phase is over {format_bytes(verdict.upper)}",
@@ -251,40 +257,54 @@ def _room(left: int) -> str:
 
 def _longest(planned: Planned) -> Text:
     longest, own = planned.longest_sample, planned.workload.rollout.longest
-    if not longest:
-        return Text("Longest sample: not even one token fits.")
-    more = " or more" if longest >= LONGEST else ""
-    return Text(f"Longest sample that surely fits alone: {longest:,} tokens{more}; this run's longest has {own:,}.")
+    surely = "surely fits" if longest else "is expected to fit"
+    most = longest or planned.longest_expected
+    if not most:
+        return Text("Longest sample: none fits; a limit is passed whatever the samples are.")
+    more = " or more" if most >= LONGEST else ""
+    end = "" if longest else " No length surely fits: a bound is over its limit whatever the samples are."
+    return Text(f"Longest sample that {surely} alone: {most:,} tokens{more}; this run's longest has {own:,}.{end}")
 
 
 def _remedies(planned: Planned) -> Iterator[RenderableType]:
+    """What is enough for the whole run, then what helps one pool alone, pool by pool."""
     advice = planned.advice
     if not advice.plans:
         return
     if planned.outcome.unplanned:
-        yield Text(f"For what is planned, without: {'; '.join(planned.outcome.unplanned)}", style="dim")
-    shown, fits = advice.remedies[:REMEDIES], any(each.fits for each in advice.remedies)
-    yield Text()
+        yield Text(f"\nFor what is planned, without: {'; '.join(planned.outcome.unplanned)}", style="dim")
     if impossible := [line for each in planned.outcome.pools if (line := no_model_fits(planned.ledger, each))]:
-        yield Text("\n".join([line[0].upper() + line[1:] + "." for line in impossible]), style="bold")
+        yield Text("\n" + "\n".join([line[0].upper() + line[1:] + "." for line in impossible]), style="bold")
         return
-    if not shown:
-        yield Text("Nothing that this trainer accepts lowers the peak.", style="bold")
-    elif fits:
-        yield Text("What to change, the least costly first", style="bold")
-    else:
-        yield Text("Nothing that this trainer accepts makes it fit; what helps", style="bold")
-    yield hanging((f"{number}.", _remedy(remedy)) for number, remedy in enumerate(shown, 1))
+    whole, others = advice.whole()[:REMEDIES], advice.by_pool()
+    if whole:
+        yield Text("\nWhat to change, the least costly first", style="bold")
+        yield hanging((f"{number}.", _remedy(remedy)) for number, remedy in enumerate(whole, 1))
+    elif not others:
+        yield Text("\nNothing that this trainer accepts lowers the peak.", style="bold")
+    elif planned.outcome.kind != "cannot tell":
+        yield Text("\nNothing that this trainer accepts is known to make the whole run fit.", style="bold")
+    enough = "" if planned.outcome.kind == "cannot tell" else ", and is not enough for the whole run"
+    place, most = len(whole), max(2, REMEDIES - len(whole))
+    for pool, found in others.items():
+        yield Text(f"{'' if place or enough else chr(10)}What helps {pool}{enough}", style="bold")
+        yield hanging((f"{place + number}.", _remedy(remedy)) for number, remedy in enumerate(found[:most], 1))
+        place += len(found[:most])
     if advice.without_effect:
-        yield Text(f"No effect on {advice.without_effect[0].pool}", style="bold")
-        yield hanging(("-", _without_effect(remedy)) for remedy in advice.without_effect)
+        yield Text(f"No help alone for {advice.without_effect[0].pool}", style="bold")
+        yield hanging(("-", _without_effect(remedy)) for remedy in advice.without_effect[:IDLE])
 
 
 def _remedy(remedy: Remedy) -> Text:
-    text = Text(f"{remedy.text}: ")
-    text.append(f"{format_bytes(remedy.before_bytes)} -> {format_bytes(remedy.after_bytes)}", style="bold")
-    text.append(f" ({remedy.phase}; bound {format_bytes(remedy.after_upper)}) ")
-    return text.append(remedy.kind, style=VERDICT_STYLES[remedy.kind])
+    """The change and what each pool that is short holds then; more pools than one are named."""
+    text, named = Text(f"{remedy.text}: "), len(remedy.effects) > 1
+    for number, effect in enumerate(remedy.effects):
+        text.append("; " if number else "").append(f"{effect.pool} " if named else "")
+        text.append(f"{format_bytes(effect.before_bytes)} -> {format_bytes(effect.after_bytes)}", style="bold")
+        text.append(f" ({effect.phase}; bound {format_bytes(effect.after_upper)}) ")
+        kind = effect.kind if named else remedy.kind
+        text.append(kind, style=VERDICT_STYLES[kind])
+    return text
 
 
 def _without_effect(remedy: Remedy) -> Text:

@@ -27,6 +27,7 @@ def document(planned: Planned, trainer: str) -> Document:
         "trainer": trainer,
         "system": workload.trainer.system,
         "longest_sample": planned.longest_sample,
+        "longest_expected": planned.longest_expected,
         "pools": [_pool(planned, verdict) for verdict in planned.outcome.pools],
         "remedies": [_remedy(planned, remedy) for remedy in advice.remedies],
         "without_effect": [_remedy(planned, remedy) for remedy in advice.without_effect],
@@ -98,6 +99,14 @@ def _remedy(planned: Planned, remedy: Remedy) -> Document:
             "phase": str(remedy.worst_before.phase), "before_bytes": remedy.worst_before.bytes,
             "after_bytes": remedy.worst_after.bytes,
         },
+        "effects": [
+            {
+                "pool": effect.pool, "verdict": effect.kind,
+                "before": {"expected_bytes": effect.before_bytes, "upper_bytes": effect.before_upper},
+                "after": {"expected_bytes": effect.after_bytes, "upper_bytes": effect.after_upper},
+            }
+            for effect in remedy.effects
+        ],
         "changes": [_change(change) for change in remedy.changes],
         "settings": list(as_settings(planned.workload, remedy.workload)),
     }  # fmt: skip

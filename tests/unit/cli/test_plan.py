@@ -99,7 +99,7 @@ def test_what_nobody_said_is_listed_until_it_is_said() -> None:
 
 def test_changes_that_do_nothing_are_said() -> None:
     text = call("qwen3-8b", "--machine", "rtx4090", width=200).stdout
-    idle = text.partition("No effect on node[0].device[0]")[2]
+    idle = text.partition("No help alone for node[0].device[0]")[2]
     assert re.search(r"train\.logprob_chunk = \S+: \w+ stays at [\d.]+ GiB", idle)
 
 

@@ -9,16 +9,17 @@ import pytest
 from headway.config.keys import show
 from headway.config.sections import RunSpec
 from headway.foreign.presets import PRESETS
-from headway.foreign.spelling import SPELLINGS, SpellKey, accepts, runspec, spell
+from headway.foreign.spelling import SPELLINGS, Counts, SpellKey, accepts, runspec, spell
 
 KEYS = set(get_args(SpellKey))
+KNOWN = {"value", "before", "mib", *Counts.__struct_fields__}
 
 
 @pytest.mark.parametrize("system", SPELLINGS)
 def test_a_table_spells_keys_of_a_workload_with_known_fields(system: str) -> None:
     for key, text in SPELLINGS[system].items():
         assert key.partition("=")[0] in KEYS
-        assert {name for _, name, _, _ in Formatter().parse(text) if name} <= {"value", "before", "answers", "mib"}
+        assert {name for _, name, _, _ in Formatter().parse(text) if name} <= KNOWN
 
 
 def test_every_preset_s_trainer_has_a_table() -> None:
@@ -42,7 +43,7 @@ def test_every_preset_s_trainer_has_a_table() -> None:
     ],
 )
 def test_a_change_is_written_as_the_system_writes_it(system: str, key: SpellKey, value: int | str, text: str) -> None:
-    assert spell(system, key, value, answers=16) == text
+    assert spell(system, key, value, beside=Counts(answers=16)) == text
 
 
 @pytest.mark.parametrize(

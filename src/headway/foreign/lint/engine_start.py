@@ -14,7 +14,8 @@ def find(subject: Subject) -> Iterator[Sighting]:
         yield Sighting(text, place, instead="set a number above 0 and at most 1, such as 0.6")
         return
     for refusal in subject.refusals:
-        yield Sighting(refusal.replace("engine.memory_fraction", subject.flag("engine_mem_fraction")), place)
+        text = refusal.replace("engine.memory_fraction", subject.flag("engine_mem_fraction"))
+        yield Sighting(text, place, instead="make one of the changes that the plan lists")
 
 
 RULE = Rule(
@@ -26,7 +27,7 @@ RULE = Rule(
     why="SGLang and vLLM size their KV pool when they start, by what the share leaves beside the weights, and end "
     "with an error where nothing is left; a pool below one sample ends or stalls at the first long one",
     example="python3 train.py --rollout-batch-size 8 --sglang-mem-fraction-static 70",
-    instead="raise the share, spread the engine over more devices, or shorten the samples",
+    instead="spread the engine over more devices, shorten the samples, or raise the share where the device has room",
     near_miss="python3 train.py --rollout-batch-size 8 --sglang-mem-fraction-static 0.7",
     not_this="a small share is no mistake where its pool holds the samples that generate at once.",
     find=find,
