@@ -13,8 +13,10 @@ from headway.diagnose.settings import Settings
 from headway.diagnose.text import without_prefix
 
 _FRAME = re.compile(r'File "[^"]+", line \d+|^\s*(?:at |#\d+ )|\w\(|^\w+$|\bin \w+$')
+_GENERATED = ("sequence", "rollout", "sample", "response", "completion", "batch", "single", "and_", "async", "token")
+"""What functions that generate answers have in their names after that word; `generate_qkv` makes something else."""
 _PHASES = (
-    ("eval", r"\beval(?:uat|_|\b)|\bvalidat"),
+    ("eval", r"\beval(?:uat|_(?!frame)|\b(?!\())|\bvalidat"),
     ("save", r"save_checkpoint|\bsav(?:e|ing)\b.{0,30}(?:checkpoint|model|state)|checkpoint.{0,20}\bsav|torch\.save|"
         r"dist_checkpointing|safetensors.*save"),
     ("wake", r"wake_?up|resume_memory|onload|func=resume|cumem_?allocator"),
@@ -25,10 +27,13 @@ _PHASES = (
     ("score", r"compute_log_?prob|ref_log_?prob|log_?probs?\b.*(?:compute|forward)|compute_values"),
     ("train", r"backward|forward_backward|train_step|update_(?:actor|policy)|loss\b|autograd|"
         r"\btrain(?:_one_step)?\b(?!\.py)"),
-    ("rollout", r"\brollout(?!\w*\.py)|generate(?!\.py)|decode|prefill|sampl(?:e|ing)"),
+    ("rollout", r"\brollout(?!\w*\.py)|generate(?!\.py|_(?!" + "|".join(_GENERATED) + r"))|decode|prefill|"
+        r"sampl(?:e|ing)"),
 )  # fmt: skip
 
 
+_TRAINED = re.compile(r"(?i)\btraining (?:is |was )?(?:completed?|finished|done|over)\b|['\"]train_runtime['\"]")
+"""Words of a loop that is over: what comes later is no training."""
 MESSAGE = 12
 """Lines over which a message may be spread."""
 
@@ -165,9 +170,12 @@ class Case(Struct, frozen=True, dict=True):
         """The phase by the calls around the event, else by what the run says of it; empty where nothing tells."""
         at = self.event.place.line if self.event else 0
         best = ("", 1 << 60)
+        ended = any(place.line <= at and _TRAINED.search(place.text) for place in self.around)
         for place in self.around:
             for name, pattern in _PHASES:
                 if re.search(pattern, place.text, re.IGNORECASE):
+                    if ended and name in ("train", "step"):
+                        break
                     distance = abs(place.line - at)
                     if distance < best[1]:
                         best = (name, distance)

@@ -16,7 +16,7 @@ from headway.diagnose.incidents import REFUSED, Incident, incidents
 from headway.diagnose.numbers import refusal
 from headway.diagnose.readers import REFUSALS
 from headway.diagnose.rules import rules
-from headway.diagnose.rules.rule import Advice, Claim, Rule
+from headway.diagnose.rules.rule import Advice, Claim, Rule, Settle
 from headway.diagnose.sentence import sentence
 from headway.diagnose.settings import Settings
 from headway.units import format_bytes
@@ -85,12 +85,32 @@ def _finding(
         step=case.step, component=_component(case), process=_process(case), because=claim.because,
         evidence=places, ruled_out=tuple(_ruled_out(case)),
         candidates=(*candidates, *_senders(name, cause, case), *_limits(case)),
-        would_settle=_unique(settle), advice=_unique((*advice, *_warnings(advice, rule))),
+        would_settle=_unique(asked_here(case, settle)), advice=_unique((*advice, *_warnings(advice, rule))),
         clock=event.line.clock, run=event.line.run, survived=incident.survived,
         kill=case.kill if name in MEMORY_KILLS else None,
         asked=case.refusal.asked if name == "device-allocation-failure" else None,
     )  # fmt: skip
     return _with_sentence(made, case)
+
+
+_PLATFORMS = (
+    (re.compile(r"\bkubectl\b"), re.compile(r"(?i)kube|OOMKilled|\bpods?\b|evict|containerd")),
+    (re.compile(r"/tmp/ray\b|\bray status\b"), re.compile(r"\bray\b|raylet|\(\w[\w.]* pid=\d+|ip=\d+\.")),
+    (re.compile(r"\bsacct\b"), re.compile(r"(?i)slurm|\bsrun\b|\bsbatch\b")),
+)
+"""What a command asks -> what shows that there is somebody to ask."""
+_ON_RAY = frozenset({"slime", "miles", "verl", "openrlhf"})
+
+
+def asked_here(case: Case, settle: Sequence[Settle]) -> list[Settle]:
+    """What can be asked where the run was: Kubernetes, Ray and Slurm only where something shows them."""
+    texts = [place.text for place in (*case.around, *(each.place for each in case.evidence))]
+    seen = "\n".join((*texts, *(each.kind for each in case.evidence)))
+    absent = [
+        asks for asks, shows in _PLATFORMS
+        if not shows.search(seen) and not ("ray" in asks.pattern and case.settings.system in _ON_RAY)
+    ]  # fmt: skip
+    return [each for each in settle if not any(asks.search(each.command) for asks in absent)]
 
 
 OF_THE_DEVICE = ("device-other-process", "device-wakeup", "unified-memory-full")

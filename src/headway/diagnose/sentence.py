@@ -35,6 +35,8 @@ _HOW = {
 
 _BOXED = re.compile(r"black box: process \d+ \(.*\) ended first, by signal \d+ \((?P<name>SIG[A-Z0-9]+)\)")
 """What a black box says of a process that a signal ended."""
+_CODED = ("elastic-exit", "exit-137", "engine-scheduler-code")
+"""Evidence whose exit code tells that it was SIGKILL."""
 _WATCHED = {
     "box-cut": "Everything ended without a word, the recording too: SIGKILL of all, or the machine went down",
 }
@@ -83,6 +85,10 @@ def _mechanism(finding: Finding, case: Case) -> str:
         return _machine(finding, case)
     if finding.mechanism == "sigkill-class" and case.event is not None and case.event.kind in _WATCHED:
         return _WATCHED[case.event.kind].format(who=_who(finding))
+    if finding.mechanism == "sigkill-class" and case.event is not None and case.event.kind in _CODED:
+        code = case.event.fields.get("code") or ("137" if case.event.kind == "exit-137" else "")
+        shown = f" (exit code {code})" if code else ""
+        return f"SIGKILL ended {_who(finding)}{shown}: it was killed from outside and could not say a word"
     text = _HOW[finding.mechanism].format(who=_who(finding))
     if finding.mechanism == "python-exception" and case.event is not None:
         message = ": ".join(case.event.fields[key] for key in ("type", "message") if case.event.fields.get(key))

@@ -10,6 +10,7 @@ from headway.foreign.shell.values import Item, Word
 NAMED = re.compile(r"-{1,2}([\w.-]*(?:json|kwargs|env-vars|env_vars|override-args)[\w.-]*)")
 LIKE_JSON = re.compile(r"\s*\{\s*(\"|\}|$)")
 LONGEST = 1 << 16
+_JSON_S = {"None": "null", "True": "true", "False": "false"}
 
 
 def find(subject: Subject) -> Iterator[Sighting]:
@@ -68,12 +69,21 @@ def _problem(text: str, more: bool) -> str:
         before = "\n".join([*lines[: line - 1], lines[line - 1][: column - 1]]).rstrip()
         after = "\n".join([lines[line - 1][column - 1 :], *lines[line:]]).lstrip()
         if (before.endswith(",") and after[:1] in ("}", "]")) or re.match(r",\s*[}\]]", after):
-            return "a comma stands before a closing bracket"
+            return "a comma stands before a closing bracket, which JSON does not take"
         if "'" in text and '"' not in text:
             return "names and texts need double quotes, and these are single ones"
         if '"' not in text and (more or ":" in text):
             return "no double quotes are left in it: the shell takes them away where single ones do not stand around"
-        return f"{getattr(error, 'msg', error)} in line {line}, column {column} of it"
+        place = f"in line {line}, column {column} of it"
+        if "',' delimiter" in str(error) and after:
+            return f"a comma is missing before {after.split()[0][:40]} {place}"
+        if word := re.match(r"(None|True|False)\b", after):
+            return f"{word[1]} is Python's: JSON has {_JSON_S[word[1]]} ({place})"
+        if re.match(r"[A-Za-z_]\w*\s*:", after):
+            return f"the name {after.partition(':')[0].strip()[:40]} needs double quotes ({place})"
+        if not after:
+            return "it ends before all of its brackets and quotes are closed"
+        return f"{getattr(error, 'msg', error)} {place}"
     return ""
 
 
@@ -87,7 +97,7 @@ RULE = Rule(
     "is not there",
     example='RUNTIME=\'{"env_vars": {"A": "1",}}\'\n'
     'ray job submit --runtime-env-json="$RUNTIME" -- python3 train.py --rollout-batch-size 8',
-    instead="take the comma away, use double quotes inside and single ones around; python3 -m json.tool checks it",
+    instead="mend it there, with double quotes inside and single ones around; python3 -m json.tool checks it",
     near_miss='FLAG=$(nvidia-smi -L | wc -l)\nRUNTIME="{\\"env_vars\\": {\\"A\\": \\"$FLAG\\", \\"B\\": $FLAG}}"\n'
     'ray job submit --runtime-env-json="$RUNTIME" -- python3 train.py --rollout-batch-size 8',
     not_this="a variable in it that only the machine tells is no mistake, within quotes or as a number. Hydra's "
