@@ -31,6 +31,8 @@ OTHER_RUNS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("headway", "cpu-64gib", ("device=cpu", "trainer.reference=copy", "rollout.eval_problems=8")),
     ("hf", "h100-80", ("trainer.optimizer.paged=true", "save=true")),
     ("fsdp2", "8xh100-80", ("layout.devices=8", "trainer.optimizer.offload=1.0")),
+    ("torchtune", "8xh100-80", ("layout.devices=8", "save=true")),
+    ("fsdp2", "8xh100-80", ("layout.devices=8", "save=true", "gathers=in turn")),
     ("miles-fsdp", "8xh100-80", ("save=true", "trainer.offload=none")),
     ("miles-fsdp", "8xh100-80", ("engine.system=vllm", "engine.host_copy=true")),
     ("slime", "8xh100-80", ("trainer.copies=actor,old_actor,teacher,rollout_actor", "trainer.optimizer.offload=1")),

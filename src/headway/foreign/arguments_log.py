@@ -22,6 +22,7 @@ from headway.foreign.found import Found
 from headway.foreign.hydra import Config
 from headway.foreign.shell import Command, Script, read_text
 from headway.foreign.shell.values import Origin, Word, known
+from headway.foreign.trl_claims import MARKS
 
 LARGEST = 16 << 20
 """Bytes of a log's start that are searched: what is printed later is not printed at the start."""
@@ -346,7 +347,7 @@ def _trl(found: list[Dump], name: str) -> Found | None:
         if dump.kind not in ("table", "config") and not table.keys() & dump.values.keys():
             table |= dump.values
             kinds.append(dump.kind)
-    if len(trl.PLAIN & table.keys()) + 2 * len(trl.MARKS & table.keys()) < 2:
+    if len(trl.PLAIN & table.keys()) + 2 * len(MARKS & table.keys()) < 2:
         return None
     trainer = next((kind for kind in kinds if kind.endswith("Config") and kind != "ModelConfig"), "")
     return trl.from_table(table, name, trainer.removesuffix("Config").lower())

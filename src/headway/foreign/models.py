@@ -41,7 +41,8 @@ SAME = "the actor's"
 
 def with_others(reading: Reading, made: Workload) -> Workload:
     """The run with the models beside its actor, as its system loads them; notes are those of the reading."""
-    return {"verl": _verl, "openrlhf": _openrlhf, "trl": _trl}[reading.found.system](reading, made)
+    build = {"verl": _verl, "openrlhf": _openrlhf, "trl": _trl, "unsloth": _trl}.get(reading.found.system)
+    return made if build is None else build(reading, made)
 
 
 def shape_named(path: str) -> ModelShape | None:

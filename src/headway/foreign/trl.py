@@ -4,8 +4,7 @@ Names and defaults: huggingface/trl 1.x (commit f2cd57710, 2026), `trl/trainer/g
 `model_config.py`; transformers' `TrainingArguments` below them.
 """
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct, field
@@ -33,40 +32,19 @@ from headway.foreign.gather import (
     whole,
 )
 from headway.foreign.launcher import Processes, processes
-from headway.foreign.peers import peer_of
 from headway.foreign.shell import Command, Script
-from headway.foreign.shell.values import Gap, Origin, Word, worlds
-from headway.foreign.trl_flags import FLAGS
+from headway.foreign.shell.values import Gap, Origin, Word
+from headway.foreign.trl_claims import MARKS, claims, keys_of
 
 VERSION = "TRL 1.x"
 TRAINERS = ("online_dpo", "grpo", "rloo", "sft", "dpo", "kto", "ppo", "gkd", "reward")
 SAMPLING = ("grpo", "rloo", "online_dpo", "ppo")
 """Trainers that generate."""
-MARKS = frozenset({
-    "num_generations", "max_completion_length", "use_vllm", "vllm_mode", "vllm_gpu_memory_utilization",
-    "steps_per_generation", "generation_batch_size", "num_generations_eval",
-})  # fmt: skip
-"""Flags that only TRL's sampling trainers have."""
 PLAIN = frozenset({
     "model_name_or_path", "per_device_train_batch_size", "gradient_accumulation_steps", "use_peft", "dataset_name",
     "config", "max_seq_length", "max_length", "gradient_checkpointing",
 })  # fmt: skip
 """Settings by which the records that a log prints are known, beside those of `MARKS`."""
-TUNING = frozenset({
-    "use_peft", "dataset_text_field", "assistant_only_loss", "completion_only_loss", "packing_strategy",
-    "padding_free", "dataset_num_proc", "dataset_train_split", "dataset_test_split", "use_bnb_nested_quant",
-    "lora_task_type", "chat_template_path", "precompute_ref_log_probs", "sft_model_path", "reward_model_path",
-    "max_prompt_length", "beta", "loss_type", "packing",
-})  # fmt: skip
-"""Flags that TRL's other trainers and its ModelConfig have, and transformers has not."""
-OWN = re.compile(
-    r"(?:^|[./])trl[./]scripts[./]|(?:^|/)(?:trl/)?examples/scripts/(?:\w+/)?(?:sft|grpo|dpo|kto|ppo|rloo|gkd|online_dpo"
-    r"|reward|orpo|cpo|gspo|nash_md|xpo|prm|bco|mpo)\w*(?:\.py)?$|open_r1[./](?:grpo|sft)(?:\.py)?$"
-    r"|(?:^|/)alignment-handbook/"
-)
-"""TRL's own scripts, and those of open-r1 and alignment-handbook, whose settings are TRL's with a few more."""
-NAMED_SO = re.compile(r"(?:run_)?(?:sft|grpo|dpo|kto|ppo|rloo|gkd|online_dpo|reward|orpo)(?:_vlm)?")
-
 NAMED: dict[str, Table] = {
     "single_gpu": {"distributed_type": "NO", "num_machines": 1, "num_processes": 1},
     "multi_gpu": {"distributed_type": "MULTI_GPU", "num_machines": 1, "num_processes": 8},
@@ -99,42 +77,6 @@ def launches(command: Command) -> Iterator[Launch]:
     yield from programs(command)
 
 
-def claims(launch: Launch) -> bool:
-    """Whether a program is a trainer of TRL's: by its entry point, or by flags that only TRL has."""
-    return _claims(launch, ())
-
-
-def _claims(launch: Launch, keys: Iterable[str]) -> bool:
-    """The same, with `keys` of the file of settings that it names.
-
-    Two settings that only TRL has are no accident where nearly all others are TRL's or transformers' too. What a
-    program of another name has in common with TRL's, such as the name of a model, proves nothing.
-    """
-    if launch.program.startswith("trl "):
-        return True
-    names = {
-        name
-        for item in launch.arguments
-        if isinstance(item, Word) and item.parts and isinstance(item.parts[0], str)
-        for name in [item.parts[0].partition("=")[0]]
-        if name.startswith("--")
-    }
-    given = {name[2:].replace("-", "_") for name in names} | set(keys)
-    plain = {name.removeprefix("no_") if name not in FLAGS else name for name in given if "$" not in name}
-    if peer_of(launch.command) is not None:
-        return False
-    strangers = plain - FLAGS
-    if OWN.search(launch.program):
-        return bool(plain - strangers) or "trl" in launch.program
-    if len(strangers) * 4 > len(plain):
-        return False
-    if len(plain & (MARKS | TUNING)) >= 2:
-        return True
-    name = launch.name.removesuffix(".py").rpartition(".")[2]
-    ours = {"model_name_or_path", "dataset_name"} <= plain or bool(plain & (MARKS | TUNING))
-    return NAMED_SO.fullmatch(name) is not None and ours and not strangers
-
-
 def read(script: Script, root: Path | None = None) -> Found | None:
     """A script of TRL; None where it is none. YAML and JSON files are read below `root` only; nothing is run.
 
@@ -146,23 +88,9 @@ def read(script: Script, root: Path | None = None) -> Found | None:
         return _world(launch, split(words), path, root, script.commands)
 
     def ours(launch: Launch) -> bool:
-        return claims(launch) or _claims(launch, _keys(launch, path, root))
+        return claims(launch) or claims(launch, keys_of(launch, path, root))
 
     return describe(script, ours, world, launches)
-
-
-def _keys(launch: Launch, script: Path | None, root: Path | None) -> Iterable[str]:
-    """The keys of the file of settings that a command names."""
-    line = named(split(next(worlds(launch.arguments))))
-    given = line.last("config", "config_file")
-    word = given.values[0] if given is not None and given.values else next(iter(line.words), Word())
-    if not (word.text or "").endswith((".yaml", ".yml", ".json")):
-        return ()
-    path, _ = documents.locate(word, script, root)
-    try:
-        return () if path is None else documents.table(path).keys()
-    except RefusedError:
-        return ()
 
 
 class Options(Struct):

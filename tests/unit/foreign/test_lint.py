@@ -237,7 +237,7 @@ class TestJson:
             ("'{\"a\": 1,}'", "comma"),
             ("\"{'a': 1}\"", "single ones"),
             ('{"a": 1}', "the shell takes them away"),
-            ("'{\"a\": 1'", "line 1"),
+            ("'{\"a\": 1'", "before all of its brackets"),
         ],
     )
     def test_why(self, value, why):

@@ -375,12 +375,16 @@ def test_trls_ppo_trains_a_value_model_with_the_policy_beside_reward_model_and_r
             "grpo.py --model_name_or_path Qwen/Qwen3-0.6B --num_generations 4 --max_completion_length 64 "
             "--reward_model_name_or_path Qwen/Qwen3-1.7B", {"reward"},
         ),
-        ("dpo.py --model_name_or_path Qwen/Qwen3-0.6B --max_length 512", {"reference"}),
-        ("dpo.py --model_name_or_path Qwen/Qwen3-0.6B --max_length 512 --precompute_ref_log_probs", set()),
-        ("dpo.py --model_name_or_path Qwen/Qwen3-0.6B --max_length 512 --use_peft", set()),
-        ("sft.py --model_name_or_path Qwen/Qwen3-0.6B --max_length 512", set()),
+        ("dpo.py --dataset_name d --model_name_or_path Qwen/Qwen3-0.6B --max_length 512", {"reference"}),
         (
-            "gkd.py --model_name_or_path Qwen/Qwen3-0.6B --teacher_model_name_or_path Qwen/Qwen3-4B --max_length 512",
+            "dpo.py --dataset_name d --model_name_or_path Qwen/Qwen3-0.6B --max_length 512 "
+            "--precompute_ref_log_probs", set(),
+        ),
+        ("dpo.py --dataset_name d --model_name_or_path Qwen/Qwen3-0.6B --max_length 512 --use_peft", set()),
+        ("sft.py --dataset_name d --model_name_or_path Qwen/Qwen3-0.6B --max_length 512", set()),
+        (
+            "gkd.py --dataset_name d --model_name_or_path Qwen/Qwen3-0.6B "
+            "--teacher_model_name_or_path Qwen/Qwen3-4B --max_length 512",
             {"teacher"},
         ),
     ],

@@ -118,7 +118,7 @@ def test_an_observing_guard_and_a_dry_one_end_nothing(
     monkeypatch.setattr(guard, "Frames", Scripted)
     assert train("guard.policy=observe", "output.dir=observed", "train.steps=3") == 0
     assert {action["name"] for action in lines(tmp_path / "observed", "action")} <= {"warn"}
-    assert train("guard.dry=true", "output.dir=dry", "train.steps=6") == 0
+    assert train("guard.dry=true", "output.dir=dry", "train.steps=60") == 0
     actions = lines(tmp_path / "dry", "action")
     assert actions
     assert all(action["dry"] for action in actions)

@@ -83,9 +83,9 @@ def read(script: Script, root: Path | None = None) -> Found | None:
         except InputError:
             continue
         if run.value("model_name") is None and not run.model:
-            from headway.foreign import trl
+            from headway.foreign import trl_claims
 
-            if trl.claims(launch):
+            if trl_claims.claims(launch):
                 return None
         return run
     return None
