@@ -85,7 +85,8 @@ def _finding(
         step=case.step, component=_component(case), process=_process(case), because=claim.because,
         evidence=places, ruled_out=tuple(_ruled_out(case)),
         candidates=(*candidates, *_senders(name, cause, case), *_limits(case)),
-        would_settle=_unique(asked_here(case, settle)), advice=_unique((*advice, *_warnings(advice, rule))),
+        would_settle=_unique(asked_here(case, settle)),
+        advice=merged(in_words_of(case, (*advice, *_warnings(advice, rule)))),
         clock=event.line.clock, run=event.line.run, survived=incident.survived,
         kill=case.kill if name in MEMORY_KILLS else None,
         asked=case.refusal.asked if name == "device-allocation-failure" else None,
@@ -95,22 +96,62 @@ def _finding(
 
 _PLATFORMS = (
     (re.compile(r"\bkubectl\b"), re.compile(r"(?i)kube|OOMKilled|\bpods?\b|evict|containerd")),
-    (re.compile(r"/tmp/ray\b|\bray status\b"), re.compile(r"\bray\b|raylet|\(\w[\w.]* pid=\d+|ip=\d+\.")),
+    (re.compile(r"/tmp/ray\b|\bray status\b|\bRAY_"), re.compile(r"\bray\b|raylet|\(\w[\w.]* pid=\d+|ip=\d+\.")),
     (re.compile(r"\bsacct\b"), re.compile(r"(?i)slurm|\bsrun\b|\bsbatch\b")),
 )
 """What a command asks -> what shows that there is somebody to ask."""
 _ON_RAY = frozenset({"slime", "miles", "verl", "openrlhf"})
 
 
+_FRAMEWORKS = re.compile(r"(?i)\b(?:slime|miles|verl|megatron|openrlhf)\b")
+_OF_FRAMEWORKS = re.compile(r" ?\([^()]*(?:\b(?:slime|Miles|verl|Megatron)\b|--recompute)[^()]*\)")
+"""A remark with the flags of several frameworks."""
+
+
+def _seen(case: Case) -> str:
+    """All that the log shows of a case, as one text."""
+    places = (*case.around, *(each.place for each in case.evidence))
+    return "\n".join((*(place.text for place in places), *(each.kind for each in case.evidence), *case.frames))
+
+
+def _absent(case: Case) -> list[re.Pattern[str]]:
+    """What names a platform that nothing in the log shows."""
+    seen, on_ray = _seen(case), case.settings.system in _ON_RAY
+    return [
+        asks for asks, shows in _PLATFORMS
+        if not shows.search(seen) and not (on_ray and asks.search("/tmp/ray"))
+    ]  # fmt: skip
+
+
 def asked_here(case: Case, settle: Sequence[Settle]) -> list[Settle]:
     """What can be asked where the run was: Kubernetes, Ray and Slurm only where something shows them."""
-    texts = [place.text for place in (*case.around, *(each.place for each in case.evidence))]
-    seen = "\n".join((*texts, *(each.kind for each in case.evidence)))
-    absent = [
-        asks for asks, shows in _PLATFORMS
-        if not shows.search(seen) and not ("ray" in asks.pattern and case.settings.system in _ON_RAY)
-    ]  # fmt: skip
+    absent = _absent(case)
     return [each for each in settle if not any(asks.search(each.command) for asks in absent)]
+
+
+def in_words_of(case: Case, advice: Sequence[Advice]) -> list[Advice]:
+    """Advice for what the log shows: none about a platform that is not there, and without flags of frameworks where
+    none of those is seen."""
+    absent = _absent(case)
+    left = [each for each in advice if not any(asks.search(each.text) for asks in absent)]
+    if case.settings.system or _FRAMEWORKS.search(_seen(case)):
+        return left
+    return [replace(each, text=_OF_FRAMEWORKS.sub("", each.text)) for each in left]
+
+
+def merged(advice: Sequence[Advice]) -> tuple[Advice, ...]:
+    """Each change once: of two with the same words or the same effect, the first.
+
+    >>> [each.text for each in merged((Advice("a lower cap", "less memory", ""), Advice("cut", "less memory", "")))]
+    ['a lower cap']
+    """
+    texts: set[str] = set()
+    found = []
+    for each in advice:
+        if each.text not in texts and each.effect not in texts:
+            found.append(each)
+        texts |= {each.text, each.effect}
+    return tuple(found)
 
 
 OF_THE_DEVICE = ("device-other-process", "device-wakeup", "unified-memory-full")
