@@ -34,6 +34,11 @@ _PHASES = (
 
 _TRAINED = re.compile(r"(?i)\btraining (?:is |was )?(?:completed?|finished|done|over)\b|['\"]train_runtime['\"]")
 """Words of a loop that is over: what comes later is no training."""
+_FORK = re.compile(r"_fork_exec|popen_fork|\bos\.fork\b|\bfork\(\)|fork: Cannot allocate")
+_SAVING = re.compile(
+    r"(?i)\bsav(?:ing|ed?)\b.{0,40}\b(?:checkpoint|model|state)|\bcheckpoint.{0,30}\bsav(?:ing|ed)\b"
+)
+_SAVED = re.compile(r"(?i)\bsaved\b|\bsuccessfully\b|\b(?:took|in) [\d.]+ ?s")
 MESSAGE = 12
 """Lines over which a message may be spread."""
 
@@ -128,6 +133,22 @@ class Case(Struct, frozen=True, dict=True):
             return ()
         own = [self.event, *(each for each in self.evidence if each.place == self.event.place)]
         return next((tuple(found.split("\n")) for each in own if (found := each.fields.get("frames"))), ())
+
+    @property
+    def forks(self) -> bool:
+        """Whether the memory that was refused was for a copy of the process: a fork, as a subprocess starts with."""
+        calls = " ".join((*self.frames, *(place.text for place in self.around)))
+        return self.mechanism == "host-allocation-failure" and _FORK.search(calls) is not None
+
+    @cached_property
+    def saving(self) -> Place | None:
+        """The last line before the event that says that a checkpoint is being written, and not that it is done."""
+        at = self.event.place.line if self.event else 0
+        found = None
+        for place in self.around:
+            if place.line < at and _SAVING.search(place.text):
+                found = None if _SAVED.search(place.text) else place
+        return found
 
     @cached_property
     def kill(self) -> MonitorKill | None:

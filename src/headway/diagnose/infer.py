@@ -73,7 +73,7 @@ def _finding(
     rule = rules("mechanism")[name]
     why = rules("cause")[cause]
     ends = [end.evidence.place for end in incident.ends if end.name == name]
-    places = _unique([event.place, *ends[:4], *more, *claim.places, *_details(case)])[:MOST_PLACES]
+    places = _unique([event.place, *ends[:4], *more, *claim.places, *_details(case), *_saving(case)])[:MOST_PLACES]
     own = family("cause", cause) if cause != NOT_ESTABLISHED else family("mechanism", name)
     candidates = tuple(Candidate(other, each.because, each.grade) for other, each in claims if other != cause)
     settle = rule.settle if cause == NOT_ESTABLISHED or claim.grade == "open" else ()
@@ -154,6 +154,19 @@ def merged(advice: Sequence[Advice]) -> tuple[Advice, ...]:
     return tuple(found)
 
 
+def _saving(case: Case) -> tuple[Place, ...]:
+    """The line of a save that was running when a collective waited too long."""
+    return (case.saving,) if case.mechanism == "collective-timeout" and case.saving is not None else ()
+
+
+FORKS = Advice(
+    "start helpers before the model is loaded, or with spawn or forkserver; vm.overcommit_memory=1 lets a fork pass",
+    "a large process is not copied", "with overcommit the kernel may kill later",
+)  # fmt: skip
+SAVES = Advice(
+    "write the checkpoint to faster storage, sharded, or asynchronously; else raise the timeout above a save's time",
+    "no rank waits for one that writes", "a true hang is seen later",
+)  # fmt: skip
 OF_THE_DEVICE = ("device-other-process", "device-wakeup", "unified-memory-full")
 """Causes whose advice holds for an engine as it stands."""
 
@@ -164,6 +177,10 @@ def _advice(case: Case, claim: Claim, why: Rule, rule: Rule) -> tuple[Advice, ..
     engine = engine_of(case)
     if is_late(case):
         return (*claim.advice, *late_advice(engine))
+    if case.forks:
+        return (*claim.advice, FORKS, *why.advice, *rule.advice)
+    if case.mechanism == "collective-timeout" and case.saving is not None:
+        return (*claim.advice, SAVES, *why.advice, *rule.advice)
     room = engine_advice(engine, case.settings.system) if engine else ()
     if room and case.mechanism == "device-allocation-failure":
         if case.refusal.impossible:

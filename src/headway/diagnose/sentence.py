@@ -90,6 +90,10 @@ def _mechanism(finding: Finding, case: Case) -> str:
         shown = f" (exit code {code})" if code else ""
         return f"SIGKILL ended {_who(finding)}{shown}: it was killed from outside and could not say a word"
     text = _HOW[finding.mechanism].format(who=_who(finding))
+    if finding.mechanism == "collective-timeout" and case.saving is not None:
+        return f"{text}, while a checkpoint was being written"
+    if case.forks:
+        return f"The kernel refused to fork {_who(finding)}: a copy of all its memory could not be promised"
     if finding.mechanism == "python-exception" and case.event is not None:
         message = ": ".join(case.event.fields[key] for key in ("type", "message") if case.event.fields.get(key))
         return f"{text} ({(message or without_prefix(case.event.place.text).strip())[:160]})"

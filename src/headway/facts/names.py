@@ -9,7 +9,7 @@ from headway.facts.shapes import ModelShape, by_name, sources
 
 PLAIN_WORDS = frozenset({
     "instruct", "base", "chat", "it", "pt", "hf", "meta", "coder", "math", "distill", "sft", "dpo", "rl", "thinking",
-    "tulu", "dolphin", "hermes", "1.1",
+    "tulu", "dolphin", "hermes", "1.1", "rm", "reward", "orm", "prm", "critic", "value",
 })  # fmt: skip
 """Words of a model's name that leave its shape as it is."""
 _OTHER_SHAPE = re.compile(

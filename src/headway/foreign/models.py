@@ -5,13 +5,10 @@ By the systems' code: verl b178a3cd5 (`main_ppo.py`, `fsdp_workers.py`), OpenRLH
 is named in `Workload.unplanned`, so that no verdict says that the run fits.
 """
 
-import re
-from itertools import combinations
 from typing import Literal
 
 from msgspec.structs import replace
 
-from headway.facts import shapes
 from headway.facts.shapes import ModelShape
 from headway.facts.workload import (
     VALUED,
@@ -31,10 +28,6 @@ from headway.foreign.shape_flags import by_checkpoint
 
 FIELDS = {"critic": "critic", "reward": "reward_model", "teacher": "teacher", "reference": "reference_model"}
 """Role -> field of the Workload."""
-OF_VALUES = re.compile(r"(?i)^(?:rm|reward|critic|value|orm|prm)$")
-SIZE = re.compile(r"(?i)^\d+(?:\.\d+)?b$")
-MOST_WORDS = 12
-"""Words of a checkpoint's name that are looked at."""
 SAME = "the actor's"
 """What a path is called that is the actor's own, where the script gives both by one variable."""
 
@@ -51,16 +44,7 @@ def shape_named(path: str) -> ModelShape | None:
     >>> [each and each.name for each in map(shape_named, ("OpenRLHF/Llama-3-8b-rm-700k", "/models/critic"))]
     ['llama3-8B', None]
     """
-    last = path.rstrip("/").rpartition("/")[2]
-    known = by_checkpoint(Found("", model=path))
-    if known is not None:
-        return known
-    words = [word for word in re.split(r"[-_]", last)[:MOST_WORDS] if word and not OF_VALUES.match(word)]
-    spans = sorted(combinations(range(len(words) + 1), 2), key=lambda span: span[0] - span[1])
-    named = (words[start:end] for start, end in spans)
-    sized = ("-".join(part) for part in named if any(SIZE.match(word) for word in part))
-    tried = (name for part in sized for name in (part, f"{part}-Instruct"))
-    return next((shape for name in tried if (shape := shapes.by_name(name)) is not None), None)
+    return by_checkpoint(Found("", model=path))
 
 
 class _Model:

@@ -84,3 +84,27 @@ def test_an_exit_code_of_minus_nine_is_said_to_be_sigkill():
     assert told(text).sentence.startswith("SIGKILL ended")
     assert "exit code -9" in told(text).sentence
     assert "SIGKILL" not in told(text.replace("-9", "1")).sentence
+
+
+WATCHDOG = (
+    "[rank3]:[E1122 10:01:02.000 ProcessGroupNCCL.cpp:616] [Rank 3] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=7, OpType=ALLGATHER, NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600010 milliseconds "
+    "before timing out."
+)
+
+
+def test_a_save_that_was_running_when_a_collective_waited_is_shown():
+    found = told(f"saving checkpoint at iteration     500 to /ckpt in torch_dist format\n{WATCHDOG}")
+    assert "while a checkpoint was being written" in found.sentence
+    assert any("saving checkpoint" in place.text for place in found.evidence)
+    for text in ("successfully saved checkpoint from iteration 500", "iteration 500/1000 | loss 2.1"):
+        assert "checkpoint" not in told(f"{text}\n{WATCHDOG}").sentence
+
+
+def test_a_fork_of_a_huge_process_is_named():
+    text = (
+        'Traceback (most recent call last):\n  File "/usr/lib/subprocess.py", line 1955, in _execute_child\n'
+        "    self.pid = _fork_exec(\nOSError: [Errno 12] Cannot allocate memory"
+    )
+    assert "refused to fork" in told(text).sentence
+    assert "fork" not in told(text.replace("_fork_exec(", "mmap(").replace("_execute_child", "load")).sentence
