@@ -368,14 +368,12 @@ def _trl(reading: Reading, made: Workload) -> Workload:
     """Models in the trainer's own processes, sharded with it where it shards parameters."""
     critic, made = _critic_loaded(reading, made)
     trainer = replace(made.trainer, lora=None, quant=None)
-    names = ("reward_model_path", "reward_model_name_or_path")
+    names = ("reward_model_path", "reward_model_name_or_path", "reward_model")
     key = "--" + next((name for name in names if name in reading.found.flags), names[0])
     reward = _path(reading, *names)
     if critic:
-        made = _Model(reading, made, "critic").put(
-            _path(reading, "value_model_path", "value_model_name_or_path") or reward, key, trainer, made.layout,
-            trained=True, together=True,
-        )  # fmt: skip
+        path = _path(reading, "value_model_path", "value_model_name_or_path", "value_model") or reward
+        made = _Model(reading, made, "critic").put(path, key, trainer, made.layout, trained=True, together=True)
     whole = made.layout if made.layout.shards > 1 else replace(made.layout, zero="none")
     frozen = replace(trainer, grad_dtype=None, optimizer=replace(trainer.optimizer, offload=0.0))
     if critic or (reward is not None and made.trainer.scores):

@@ -254,20 +254,24 @@ def _length(run: Statements, made: Made, said: dict[str, Any], top: Scope, tree:
 
 
 def _more_models(made: Made, trainer: Obj) -> None:
-    """Reward models and the like by their names, which no line of a plan holds."""
+    """Reward models and the like by the names of their checkpoints, where the trainer takes models as well."""
     rewards = trainer.kwargs.get("reward_funcs", trainer.args[1] if len(trainer.args) > 1 else None)
     for each in rewards if isinstance(rewards, list | tuple) else (rewards,):
-        name = each if isinstance(each, str) else ""
-        if isinstance(each, Obj) and each.last == "from_pretrained":
-            name = str(each.args[0] if each.args else each.kwargs.get("pretrained_model_name_or_path", "a model"))
-        if name and made.kind in ("grpo", "rloo", "online_dpo"):
+        if (name := _checkpoint(each)) and made.kind in ("grpo", "rloo", "online_dpo"):
             made.table["reward_model"] = name
-            made.notes.append(f"the reward model {name} is in no line: it stays on the device beside the run")
-    for name in ("teacher_model", "reward_model", "value_model"):
-        if isinstance(trainer.kwargs.get(name), Obj | str | Either):
-            made.notes.append(f"the trainer's {name} is in no line")
+    for key in ("teacher_model", "reward_model", "value_model"):
+        given = trainer.kwargs.get(key)
+        if isinstance(given, Obj | str | Either):
+            made.table[key] = _checkpoint(given) or "that is not known"
     if isinstance(trainer.kwargs.get("ref_model"), Obj):
         made.table["ref_model"] = "given"
+
+
+def _checkpoint(value: object) -> str:
+    """The checkpoint of a model that a trainer is given, by its name or loaded from it; empty for anything else."""
+    if isinstance(value, Obj) and value.last == "from_pretrained":
+        return str(value.args[0] if value.args else value.kwargs.get("pretrained_model_name_or_path", "a model"))
+    return value if isinstance(value, str) else ""
 
 
 # -- from values to plain ones -------------------------------------------------------------------------------
