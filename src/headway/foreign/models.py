@@ -382,7 +382,8 @@ def _trl(reading: Reading, made: Workload) -> Workload:
     if teacher is not None and not reading.flag("use_teacher_server"):
         made = _Model(reading, made, "teacher").put(teacher, "--teacher_model_name_or_path", frozen, whole)
     path = _path(reading, "ref_model_name_or_path", "ref_model")
-    if path is not None and made.trainer.reference == "copy":
+    # one that is given without a name is like the actor, as the trainer's own copy is
+    if path not in (None, "given") and made.trainer.reference == "copy":
         made = _Model(reading, made, "reference").put(path, "--ref_model_name_or_path", frozen, whole)
         made = replace(made, trainer=replace(made.trainer, reference="none"))
     return made

@@ -263,8 +263,8 @@ def _more_models(made: Made, trainer: Obj) -> None:
         given = trainer.kwargs.get(key)
         if isinstance(given, Obj | str | Either):
             made.table[key] = _checkpoint(given) or "that is not known"
-    if isinstance(trainer.kwargs.get("ref_model"), Obj):
-        made.table["ref_model"] = "given"
+    if isinstance(reference := trainer.kwargs.get("ref_model"), Obj):
+        made.table["ref_model"] = _checkpoint(reference) or "given"
 
 
 def _checkpoint(value: object) -> str:
