@@ -15,7 +15,7 @@ _RANK = re.compile(
     r"\[(?:rank|default)?(?P<rank>\d{1,5})\]:|\[rank (?P<other>\d{1,5})\]|\b(?:TP|Rank |rank=)(?P<tp>\d{1,5})\b"
 )
 _PREFIX = re.compile(
-    r"^\s*(?:\[?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.,\d]*(?:Z|[+-]\d\d:?\d\d)\]?|"
+    r"^\s*(?:\[?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.,\d]*(?:Z|[+-]\d\d:?\d\d)\]?(?: std(?:out|err) [FP])?|"
     r"\([^()\n]{0,120}pid=\d+[^()\n]{0,120}\)|\[(?:rank|default)?\d{1,5}\]:|"
     r"(?:ERROR|CRITICAL|WARNING|INFO) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]+:\d+\]) ?"
 )
@@ -174,7 +174,7 @@ def without_prefix(text: str) -> str:
     >>> without_prefix("(Trainer pid=3) [rank1]:   File x")
     '  File x'
     """
-    for _ in range(3):
+    for _ in range(6):  # an actor's in another's, a rank's, a logger's
         match = _PREFIX.match(text)
         if match is None:
             break

@@ -108,3 +108,15 @@ def test_a_fork_of_a_huge_process_is_named():
     )
     assert "refused to fork" in told(text).sentence
     assert "fork" not in told(text.replace("_fork_exec(", "mmap(").replace("_execute_child", "load")).sentence
+
+
+def test_prefixes_in_any_nesting_are_cut():
+    before = "(TaskRunner pid=12, ip=10.0.0.1) (WorkerDict pid=3401) [rank3]: ERROR 01-01 12:00:00 [file.py:12] "
+    lines = (
+        "Traceback (most recent call last):",
+        '  File "/app/reward.py", line 3, in score',
+        "ValueError: bad label 7",
+    )
+    found = told("\n".join(before + line for line in lines))
+    assert "(ValueError: bad label 7)" in found.sentence
+    assert found.cause == "user-code-error"
