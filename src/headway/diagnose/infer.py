@@ -134,9 +134,23 @@ def in_words_of(case: Case, advice: Sequence[Advice]) -> list[Advice]:
     none of those is seen."""
     absent = _absent(case)
     left = [each for each in advice if not any(asks.search(each.text) for asks in absent)]
-    if case.settings.system or _FRAMEWORKS.search(_seen(case)):
-        return left
-    return [replace(each, text=_OF_FRAMEWORKS.sub("", each.text)) for each in left]
+    named = {name.lower() for name in (case.settings.system, *_FRAMEWORKS.findall(_seen(case))) if name}
+    return [
+        replace(each, text=_OF_FRAMEWORKS.sub(lambda found: _flags_of(found[0], named), each.text)) for each in left
+    ]
+
+
+def _flags_of(remark: str, named: set[str]) -> str:
+    """What a remark says of the frameworks that are named; all of it where it names none, if any is known.
+
+    >>> _flags_of(" (slime, Miles: --max-tokens-per-gpu; verl: ppo_max_token_len_per_gpu)", {"verl"})
+    ' (ppo_max_token_len_per_gpu)'
+    """
+    parts = [part.partition(": ") for part in remark.strip(" ()").split("; ")]
+    if not any(colon and _FRAMEWORKS.search(names) for names, colon, _ in parts):
+        return remark if named else ""
+    kept = [flags for names, _, flags in parts if {name.lower() for name in _FRAMEWORKS.findall(names)} & named]
+    return f" ({'; '.join(kept)})" if kept else ""
 
 
 def merged(advice: Sequence[Advice]) -> tuple[Advice, ...]:

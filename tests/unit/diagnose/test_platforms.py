@@ -43,6 +43,7 @@ def test_flags_of_frameworks_only_where_one_is_seen():
     assert "--max-tokens" not in plain
     seen = told(FORWARD.replace("/x/", "/x/verl/workers/") + REFUSED)
     assert "ppo_max_token_len_per_gpu" in json.dumps([each.text for each in seen.advice])
+    assert "--max-tokens-per-gpu" not in json.dumps([each.text for each in seen.advice])
 
 
 def test_the_same_change_is_advised_once():
