@@ -38,7 +38,7 @@ _FORK = re.compile(r"_fork_exec|popen_fork|\bos\.fork\b|\bfork\(\)|fork: Cannot 
 _SAVING = re.compile(
     r"(?i)\bsav(?:ing|ed?)\b.{0,40}\b(?:checkpoint|model|state)|\bcheckpoint.{0,30}\bsav(?:ing|ed)\b"
 )
-_SAVED = re.compile(r"(?i)\bsaved\b|\bsuccessfully\b|\b(?:took|in) [\d.]+ ?s")
+_SAVED = re.compile(r"(?i)\bsaved\b(?! in )|\bsuccessfully\b|\b(?:took|in) [\d.]+ ?s")
 MESSAGE = 12
 """Lines over which a message may be spread."""
 

@@ -402,6 +402,9 @@ def _process(case: Case) -> str:
         return f"{victim.fields['name']} pid {victim.fields['pid']}"
     if event.kind in ("box-signal", "box-raylet", "box-gcs"):
         return f"{event.fields['name']} pid {event.fields['pid']}"
+    if event.kind == "elastic-exit" and {"rank", "pid"} & set(event.fields):
+        names = (("local rank", "rank"), ("pid", "pid"))
+        return " ".join(f"{name} {event.fields[key]}" for name, key in names if key in event.fields)
     if not event.kind.startswith("ray-"):
         return str(event.line.process)
     names = {"name": "", "pid": ""}

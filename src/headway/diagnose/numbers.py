@@ -25,7 +25,7 @@ _ALLOWED = re.compile(rf"{_SIZE} allowed;")
 _CACHED = re.compile(rf"{_SIZE} cached\)")
 """torch before 1.4: what is reserved and not allocated."""
 _LISTED = re.compile(rf"Process (\d+) has {_SIZE} memory in use")
-_KILL = re.compile(r"(\d+\.\d+)GB(?: used)? / (\d+\.\d+)GB(?: limit)? \(([01]\.\d+)\)")
+_KILL = re.compile(r"(\d+(?:\.\d+)?)GB(?: used)? / (\d+(?:\.\d+)?)GB(?: limit)? \(([01]\.\d+)\)")
 _THRESHOLD = re.compile(r"memory usage threshold of (\d\.\d+)")
 _ROW = re.compile(r"(?:^|\s)(\d{1,9})\s+(\d+\.\d+)\s+(\S.{0,100})$")
 _VICTIM = re.compile(r"actual memory used=(\d+\.\d+)GB")

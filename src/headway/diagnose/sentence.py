@@ -35,8 +35,11 @@ _HOW = {
 
 _BOXED = re.compile(r"black box: process \d+ \(.*\) ended first, by signal \d+ \((?P<name>SIG[A-Z0-9]+)\)")
 """What a black box says of a process that a signal ended."""
-_CODED = ("elastic-exit", "exit-137", "engine-scheduler-code")
-"""Evidence whose exit code tells that it was SIGKILL."""
+_SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
+_CODES = {"exit-137": "137", "exit-143": "143"}
+"""Evidence that is an exit code by its kind."""
+_CODED = ("elastic-exit", *_CODES, "engine-scheduler-code", "crash-signal")
+"""Evidence whose exit code tells the signal."""
 _WATCHED = {
     "box-cut": "Everything ended without a word, the recording too: SIGKILL of all, or the machine went down",
 }
@@ -75,20 +78,18 @@ def _mechanism(finding: Finding, case: Case) -> str:
         kill = "; a memory-limit kill is SIGKILL" if watched["name"] != "SIGKILL" else ""
         return f"{watched['name']} ended {_who(finding)}{kill}"
     if finding.mechanism == "sigterm":
-        return (
-            f"Something outside {_signalled(finding)} sent it SIGTERM; a memory-limit kill cannot print this, an "
-            "eviction could"
-        )
+        return f"{_asked_to_go(finding, case)}; a memory-limit kill cannot print this, an eviction could"
     if finding.mechanism == "device-allocation-failure":
         return _refusal(case)
     if finding.mechanism == "kernel-oom-kill":
         return _machine(finding, case)
     if finding.mechanism == "sigkill-class" and case.event is not None and case.event.kind in _WATCHED:
         return _WATCHED[case.event.kind].format(who=_who(finding))
-    if finding.mechanism == "sigkill-class" and case.event is not None and case.event.kind in _CODED:
-        code = case.event.fields.get("code") or ("137" if case.event.kind == "exit-137" else "")
-        shown = f" (exit code {code})" if code else ""
-        return f"SIGKILL ended {_who(finding)}{shown}: it was killed from outside and could not say a word"
+    name, shown = _signal(case)
+    if finding.mechanism == "sigkill-class" and name:
+        return f"{name} ended {_who(finding)}{shown}: it was killed from outside and could not say a word"
+    if finding.mechanism == "native-crash" and name:
+        return f"{name} ended {_who(finding)}{shown}: native code crashed or gave up"
     text = _HOW[finding.mechanism].format(who=_who(finding))
     if finding.mechanism == "collective-timeout" and case.saving is not None:
         return f"{text}, while a checkpoint was being written"
@@ -98,6 +99,26 @@ def _mechanism(finding: Finding, case: Case) -> str:
         message = ": ".join(case.event.fields[key] for key in ("type", "message") if case.event.fields.get(key))
         return f"{text} ({(message or without_prefix(case.event.place.text).strip())[:160]})"
     return text
+
+
+def _signal(case: Case) -> tuple[str, str]:
+    """The signal that an exit code of the event tells, and the code for the sentence; empty where it tells none."""
+    if case.event is not None and case.event.kind == "killed":
+        return "SIGKILL", ""
+    if case.event is None or case.event.kind not in _CODED:
+        return "", ""
+    code = case.event.fields.get("code", _CODES.get(case.event.kind, ""))
+    number = case.event.number("code") or float(code or 0)
+    signal = -number if number < 0 else max(0.0, number - 128) or case.event.number("signal") or 0.0
+    name = _SIGNALS.get(int(signal), "")
+    return name, f" (exit code {code})" if name and code else ""
+
+
+def _asked_to_go(finding: Finding, case: Case) -> str:
+    name, shown = _signal(case)
+    return (
+        f"{name} ended {_who(finding)}{shown}" if name else f"Something outside {_signalled(finding)} sent it SIGTERM"
+    )
 
 
 def _machine(finding: Finding, case: Case) -> str:

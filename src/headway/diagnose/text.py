@@ -12,12 +12,16 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 REPEATED = re.compile(r"\[repeated (\d+)x across cluster\]")
 _ACTOR = re.compile(r"\((?P<name>[^()\n]{0,80}?)[, ]*pid=(?P<pid>\d+)(?:, ip=(?P<host>[\w.:]+))?[^)\n]{0,80}\)")
 _RANK = re.compile(
-    r"\[(?:rank|default)?(?P<rank>\d{1,5})\]:|\[rank (?P<other>\d{1,5})\]|\b(?:TP|Rank |rank=)(?P<tp>\d{1,5})\b"
+    r"(?<![\w.])\[(?:rank|default)?(?P<rank>\d{1,5})\]:|\[rank (?P<other>\d{1,5})\]|"
+    r"\b(?:TP|Rank |rank=)(?P<tp>\d{1,5})\b"
 )
 _PREFIX = re.compile(
     r"^\s*(?:\[?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.,\d]*(?:Z|[+-]\d\d:?\d\d)\]?(?: std(?:out|err) [FP])?|"
     r"\([^()\n]{0,120}pid=\d+[^()\n]{0,120}\)|\[(?:rank|default)?\d{1,5}\]:|"
-    r"(?:ERROR|CRITICAL|WARNING|INFO) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]+:\d+\]) ?"
+    r"(?:ERROR|CRITICAL|WARNING|INFO) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]+:\d+\]|"
+    r"\[pod/[\w./-]+\]|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [\w.-]+ "
+    r"(?:python[\d.]*|bash|torchrun|docker|\w+\.sh)(?:\[\d+\])?:|"
+    r"[\w.-]{1,60}[-_]\d+ +\|(?= )|\d{1,5}:(?= )) ?"
 )
 
 BOMS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))

@@ -193,7 +193,8 @@ SIGNS = (
         ("terminated", "sigterm"),
         r"^\s*(?:\S+: )?(?:line \d+: +\d+ )?Terminated\b|(?:received|caught|got) (?:signal )?(?:SIGTERM|15\b)|"
         r"(?:by|with|signal:?) SIGTERM|SIGTERM (?:received|caught)|signal 15",
-        unless=r"raylet|death signal|main\.cc|process receives|\*\*\*|Stop: |unexpected|terminated with",
+        unless=r"raylet|death signal|main\.cc|process receives|\*\*\*|Stop: |unexpected|terminated with|"
+        r"closing signal|Unable to shutdown process",  # torchrun ends the other ranks of one that failed
         says="SIGTERM; by whom is not said",
     ),
     Sign(

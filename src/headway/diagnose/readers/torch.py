@@ -239,7 +239,8 @@ SIGNS = (
         "elastic-exit",
         "end",
         ("exitcode", "received by pid"),
-        r"exitcode ?:? ?(?P<code>-\d+)|Signal (?P<signal>\d+) \(SIG\w+\) received by PID",
+        r"exitcode ?:? ?(?P<code>-\d+)(?:\)? local_rank: (?P<rank>\d+))?(?: \(pid: (?P<pid>\d+)\))?|"
+        r"Signal (?P<signal>\d+) \(SIG\w+\) received by PID",
         says="how torchrun saw a rank end",
     ),
     Sign(
