@@ -347,12 +347,20 @@ SENDERS: Mapping[str, tuple[str, str]] = {
     "outside-signal": ("", "a person or a script"),
 }
 """Who can send SIGTERM -> the evidence that would show it, and how."""
+SENT_BY = {
+    "pod deleted, drained or preempted": "kubectl", "pod-eviction": "kubectl",
+    "a raylet that was told to go": "ray status", "ray stop, or another launch script on the node": "ray status",
+}  # fmt: skip
+"""Senders of a platform -> a command that only that platform has."""
 
 
 def _senders(mechanism: str, cause: str, case: Case) -> Iterator[Candidate]:
     if mechanism != "sigterm" or cause != NOT_ESTABLISHED or case.stopped is not None:
         return
+    absent = _absent(case)
     for name, (kind, how) in SENDERS.items():
+        if any(asks.search(SENT_BY.get(name, "")) for asks in absent):
+            continue
         seen = case.first(kind) if kind else None
         yield Candidate(name, how + (f" (seen: {seen.place})" if seen else ""))
 
@@ -403,8 +411,8 @@ def _process(case: Case) -> str:
     if event.kind in ("box-signal", "box-raylet", "box-gcs"):
         return f"{event.fields['name']} pid {event.fields['pid']}"
     if event.kind == "elastic-exit" and {"rank", "pid"} & set(event.fields):
-        names = (("local rank", "rank"), ("pid", "pid"))
-        return " ".join(f"{name} {event.fields[key]}" for name, key in names if key in event.fields)
+        told = (("local rank", "rank"), ("pid", "pid"))
+        return " ".join(f"{name} {event.fields[key]}" for name, key in told if key in event.fields)
     if not event.kind.startswith("ray-"):
         return str(event.line.process)
     names = {"name": "", "pid": ""}

@@ -118,3 +118,21 @@ def test_the_threshold_s_advice_alone_is_no_kill():
         "To adjust the kill threshold, set the environment variable `RAY_memory_usage_threshold` when starting Ray."
     )
     assert told(text).mechanism == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("text", "there", "absent"),
+    [
+        ("process exited with code 143", "outside-signal", ("pod-eviction", "a raylet that was told to go")),
+        (
+            "pod trainer-0 was deleted\nprocess exited with code 143",
+            "pod-eviction",
+            ("a raylet that was told to go",),
+        ),
+        ("The process receives a SIGTERM.\n(raylet) x", "a raylet that was told to go", ("pod-eviction",)),
+    ],
+)
+def test_senders_are_those_of_the_platform(text, there, absent):
+    names = {each.name for each in told(text).candidates}
+    assert there in names
+    assert not names & set(absent)
