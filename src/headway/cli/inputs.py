@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from headway.errors import InputError
 from headway.facts import machines, probe, shapes
 from headway.facts.machine import Limit, Machine
-from headway.facts.names import like
+from headway.facts.names import like, misspelt
 from headway.facts.shapes import ModelShape
 from headway.facts.workload import ROLES, Layout, Workload
 from headway.foreign import presets
@@ -178,7 +178,7 @@ def model_shape(run: str) -> ModelShape:
         return found
     if path.is_dir():
         raise InputError(f"{run}: the folder has no config.json")
-    if (made_of := like(run)) is not None:
+    if (made_of := like(run) or misspelt(run)) is not None:
         return made_of
     near = shapes.nearest(run)
     names = f"; nearest are {', '.join(near)}" if near else ""
@@ -269,7 +269,7 @@ def _of_spec(path: Path, name: str | None, host: int | None, settings: Sequence[
 
 def _sized(source: "ModelSource") -> tuple["ModelSource", tuple[str, ...]]:
     """The source with a shape: that of the built-in table for a hub id whose files were not fetched."""
-    shape = shapes.by_name(source.path) if source.shape is None else None
+    shape = None if source.shape is not None else shapes.by_name(source.path) or like(source.path)
     if shape is None:
         return source, ()
     named = replace(shape, name=source.path)

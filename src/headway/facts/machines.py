@@ -12,14 +12,20 @@ from msgspec.structs import replace
 
 from headway.errors import InputError
 from headway.facts.machine import Limit, Machine, Pool, ray_limits
-from headway.units import GIB, format_bytes
+from headway.units import GIB, format_bytes, parse_bytes
 
 LARGEST_COUNT = 10_000
 """No name asks for more nodes or devices than this: a slip of the keyboard would fill the memory with pools."""
+LARGEST_SIZE = 1 << 50
+"""No device or host has more memory than this, in bytes."""
 
 _SHAPE = re.compile(r"(?:(?:(\d+)x)?(\d+)x)?([a-z0-9].*)")
+_ALONE = re.compile(r"()()(.*)")
 _BEHIND = re.compile(r"([a-z0-9].*?)[x:](\d{1,4})")
-_CPU = re.compile(r"cpu(\d+)(?:gib|g)")
+_CPU = re.compile(r"cpu(\d+)(?:gib|gb|g)")
+_SIZED = re.compile(r"\d+(?:\.\d+)?(?:gib|gb|g)")
+"""A device known by nothing but its memory."""
+_APPLE = re.compile(r"(?:apple|mac(?:book|studio|mini)?(?:pro|air)?)?(m[1-9](?:pro|max|ultra)?)?(\d+(?:gib|gb|g))?")
 _AROUND = re.compile(r"(?:nvidia|geforce|tesla|amd|instinct)[-_\s]*|[-_\s]*(?:sxm\d?|pcie|hbm\d?e?)(?=$|[-_\s])")
 """Words around a name that tell of its maker and its form, and nothing of its memory."""
 _SEPARATORS = re.compile(r"[-_\s]")
@@ -54,13 +60,19 @@ class Row(Struct, frozen=True):
         """The names that mean this row, the table's own first: with or without the size on the box, and its unit."""
         base = self.name.removesuffix(f"-{self.size}")
         full = f"{base}-{self.size}"
-        return (self.name, full, f"{full}gb", f"{full}g", *_ALIASES.get(self.name, ()))
+        long = (self.name, full, f"{full}gb", f"{full}g")
+        short = [name.removeprefix("rtx") for name in long if re.match(r"rtx\d{4}", name)]
+        return (*long, *short, *_ALIASES.get(self.name, ()))
 
 
 _ALIASES = {
-    "gb10": ("dgx-spark", "spark"), "rtx3090": ("3090",), "rtx4090": ("4090",), "rtx5090": ("5090",),
-    "rtx6000-ada": ("rtx-ada-6000", "6000-ada"), "rtx-pro-6000": ("pro-6000", "rtx-pro-6000-blackwell"),
+    "gb10": ("dgx-spark", "spark"), "rtx6000-ada": ("rtx-ada-6000", "6000-ada"),
+    "rtx-pro-6000": ("pro-6000", "rtx-pro-6000-blackwell"),
     "a6000": ("rtx-a6000",), "h100-94": ("h100-nvl",), "mi300x": ("mi300",), "mi250x": ("mi250",),
+    "a4000": ("rtx-a4000",), "a5000": ("rtx-a5000",), "rtx4060-ti-16": ("rtx4060-ti", "4060-ti"),
+    "rtx5060-ti-16": ("rtx5060-ti", "5060-ti"), "jetson-thor": ("agx-thor", "jetson-agx-thor", "thor"),
+    "jetson-orin-64": ("agx-orin", "jetson-agx-orin", "jetson-orin"), "rx7900xtx": ("7900xtx", "radeon-rx7900xtx"),
+    "rx9070xt": ("9070xt",), "strix-halo": ("ryzen-ai-max", "ryzen-ai-max-395", "ai-max-395", "ryzen-ai-max+-395"),
 }  # fmt: skip
 _PLAIN = {"h100": "h100-80", "a100": "a100-80", "h800": "h800-80", "a800": "a800-80", "v100": "v100-16",
           "gh200": "gh200-96"}  # fmt: skip
@@ -94,8 +106,45 @@ def _by_spelling() -> dict[str, Row]:
     return {**{plain: rows[name] for plain, name in _PLAIN.items()}, **found}
 
 
+def _row(kind: str) -> Row | None:
+    """The row of a device's plain name: of the table, of a bare size, or of a Mac with its memory."""
+    return _by_spelling().get(kind) or _sized(kind) or _apple(kind)
+
+
+def _sized(kind: str) -> Row | None:
+    """A device that is known by its memory alone."""
+    if not _SIZED.fullmatch(kind) or not 0 < (size := parse_bytes(kind)) <= LARGEST_SIZE:
+        return None
+    name = f"{size // GIB}gib" if size % GIB == 0 else kind
+    return _made(name, f"a device of {format_bytes(size)}", size, source="given as the machine")
+
+
+def _apple(kind: str) -> Row | None:
+    """A Mac, whose CPU and GPU share one memory; its size on the box is what the system reports.
+
+    The floor is what macOS was taken to hold with a few programs open, not measured.
+    """
+    found = _APPLE.fullmatch(kind)
+    if found is None or found[2] is None or kind[0].isdigit():
+        return None
+    size = parse_bytes(re.sub("g[ib]*$", "gib", found[2]))
+    if not 0 < size <= LARGEST_SIZE:
+        return None
+    about = f"Apple {found[1].upper() if found[1] else 'silicon'} with {format_bytes(size)}"
+    name = f"{found[1] or 'mac'}-{size // GIB}gib"
+    return _made(name, about, size, floor=(size // 16, size // 4), source="the memory on the box")
+
+
+def _made(name: str, product: str, size: int, *, floor: tuple[int, int] = (0, 0), source: str) -> Row:
+    return Row(
+        name=name, size=size // GIB, product=product, bytes=size, unified=bool(floor[1]), cores=0, host_bytes=0,
+        host_devices=0, floor_bytes=floor[0], floor_upper=floor[1], source=source,
+    )  # fmt: skip
+
+
 def names() -> tuple[str, ...]:
-    """The names of the table, by size; beside them, `cpu-<N>gib` names a machine without devices."""
+    """The names of the table, by size; beside them, `12gib` is a device by its memory alone, `mac-64gib` or
+    `m4-max-64gib` a Mac, and `cpu-64gib` a machine without devices."""
     return tuple(sorted(table(), key=lambda name: (table()[name].bytes, name)))
 
 
@@ -115,16 +164,21 @@ def by_name(name: str) -> Machine:
     8
     """
     plain = _plain(name)
-    match = _SHAPE.fullmatch(plain)
-    row = _by_spelling().get(match[3]) if match else None
+    match = _parts(plain)
+    row = _row(match[3]) if match else None
     if match is not None and row is not None:
         nodes, devices = int(match[1] or 1), int(match[2] or 1)
         _check_counts(name, nodes, devices)
         return _unified(row, nodes, devices, name) if row.unified else _discrete(row, nodes, devices)
     cpu = _CPU.fullmatch(plain)
-    if cpu is not None and int(cpu[1]) > 0:
+    if cpu is not None and 0 < int(cpu[1]) <= LARGEST_SIZE // GIB:
         return _cpu(int(cpu[1]) * GIB, f"cpu-{int(cpu[1])}gib")
     raise InputError(f"machine {name!r}: is not in the table; {_nearest(match[3] if match else plain)}")
+
+
+def _parts(plain: str) -> re.Match[str] | None:
+    """Nodes, devices and the device of a plain name; 7900xtx is a device, and no 7,900 of something."""
+    return (_ALONE if plain in _by_spelling() else _SHAPE).fullmatch(plain)
 
 
 def _plain(name: str) -> str:
@@ -140,14 +194,23 @@ def said(name: str) -> tuple[str, ...]:
     >>> said("8xH100"), said("8xh100-80")
     (('machine 8xH100: h100 is taken to be the one of 80 GB, h100-80',), ())
     """
-    match = _SHAPE.fullmatch(_plain(name))
+    match = _parts(_plain(name))
     kind = match[3] if match else ""
     if kind in _PLAIN:
         row = table()[_PLAIN[kind]]
         return (f"machine {name}: {kind} is taken to be the one of {row.size} GB, {row.name}",)
-    row_of = _by_spelling().get(kind)
-    if row_of is not None and row_of.name == "mi250x":
-        return (f"machine {name}: a device is one of the two dies of a card, with {row_of.size} GB",)
+    row = _row(kind)
+    if row is None:
+        return ()
+    if row.name == "mi250x":
+        return (f"machine {name}: a device is one of the two dies of a card, with {row.size} GB",)
+    if row.name == "strix-halo":
+        return (f"machine {name}: Linux gives the GPU half of the memory unless ttm.pages_limit is raised",)
+    if _APPLE.fullmatch(kind) and row.unified:
+        return (f"machine {name}: Metal recommends that a program stays below about three quarters of the memory",)
+    if kind.endswith("gb") and _SIZED.fullmatch(kind):
+        known = f"{format_bytes(row.bytes)} (GB = 10^9); a card sold as {kind[:-2]} GB is {kind[:-2]}GiB or its name"
+        return (f"machine {name}: {known}",)
     return ()
 
 
@@ -160,7 +223,8 @@ def _nearest(name: str) -> str:
     found = get_close_matches(name, list(_by_spelling()), n=6, cutoff=0.5)
     close = list(dict.fromkeys(_by_spelling()[spelling].name for spelling in found))[:4]
     known = f"nearest are {', '.join(close)}" if close else f"known are {', '.join(names())}"
-    return f"{known}; a machine without devices is cpu-<N>gib, and 8x<device> or 2x8x<device> are nodes of several"
+    more = "a device by its memory alone is 12GiB, a Mac is mac-64gib, a machine without devices is cpu-64gib"
+    return f"{known}; {more}, and 8x<device> or 2x8x<device> are nodes of several"
 
 
 def _memory(size: int, source: str) -> Limit:

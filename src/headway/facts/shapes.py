@@ -380,13 +380,16 @@ def _rows() -> dict[str, dict[str, str]]:
 
 @cache
 def _hub_names() -> dict[str, str]:
-    """Each row's hub repository, whole and without its owner, and its own name -> the row's key, all as `_plain`."""
+    """Each row's hub repository, whole and without its owner, and its own name -> the row's key, all as `_plain`.
+
+    headway's own shapes go by their exact names: tinyllama is another model than tiny-llama.
+    """
     found: dict[str, str] = {}
     for key, row in _rows().items():
         if row["source"]:
             found.setdefault(_plain(row["source"]), key)
             found.setdefault(_plain(row["source"].rpartition("/")[2]), key)
-    return {_plain(key): key for key in reversed(_rows())} | found
+    return {_plain(key): key for key, row in reversed(_rows().items()) if row["source"]} | found
 
 
 def _plain(name: str) -> str:

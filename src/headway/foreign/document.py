@@ -53,7 +53,10 @@ def _trainers() -> str:
 
 def _machines() -> str:
     known = ", ".join(f"`{name}`" for name in names())
-    more = "`8x<device>` is a node of eight, `2x8x<device>` two of them; `cpu-64gib` a machine without devices."
+    more = (
+        "`8x<device>` is a node of eight, `2x8x<device>` two of them. `12GiB` is a device by its memory alone, "
+        "`2x24GiB` two; `mac-64gib` or `m4-max-64gib` a Mac; `cpu-64gib` a machine without devices."
+    )
     return f"## Machines\n\n{known}; {more}\n"
 
 

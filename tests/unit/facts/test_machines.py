@@ -100,6 +100,10 @@ def test_a_cpu_host_of_any_size(name: str, size: int) -> None:
         ("L40S", "l40s"), ("L40", "l40"), ("Tesla T4", "t4"),
         ("NVIDIA A800-SXM4-80GB", "a800-80"), ("8x NVIDIA H100 80GB HBM3", "8xh100-80"),
         ("h100-sxm5-80gb", "h100-80"), ("AMD Instinct MI300X", "mi300x"), ("8xMI325X", "8xmi325x"),
+        ("rtx3060", "rtx3060"), ("4070", "rtx4070"), ("RTX 4080", "rtx4080"), ("5090", "rtx5090"),
+        ("3060 Ti", "rtx3060-ti"),
+        ("4060 Ti 16GB", "rtx4060-ti-16"), ("2x4070-ti-super", "2xrtx4070-ti-super"), ("7900 XTX", "rx7900xtx"),
+        ("RTX A5000", "a5000"), ("Jetson AGX Thor", "jetson-thor"), ("24g", "24GiB"), ("2 x 24 GiB", "2x24gib"),
         ("H100 NVL", "h100-94"), ("RTX PRO 6000", "rtx-pro-6000"), ("h100:8", "8xh100-80"), ("rtx-a6000", "a6000"),
     ],
 )  # fmt: skip
@@ -121,7 +125,7 @@ def test_a_device_of_several_sizes_says_which_one_is_taken() -> None:
         ("h1000", "h100-80"),
         ("8xh100-81", "h100-80"),
         ("abacus", "gb10"),
-        ("cpu-0gib", "cpu-<N>gib"),
+        ("cpu-0gib", "cpu-64gib"),
         ("0xh200", "0 devices"),
         ("99999x8xh200", "99999 nodes"),
         ("2x8xgb10", "16xgb10"),
@@ -137,3 +141,35 @@ def test_a_name_that_is_not_there(name: str, told: str) -> None:
 def test_unified_memory_takes_no_host_memory_beside_it() -> None:
     with pytest.raises(InputError, match="leave it out"):
         with_host(by_name("gb10"), 64 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("name", "devices", "size"),
+    [("12GiB", 1, 12 * GIB), ("2x24GiB", 2, 24 * GIB), ("2x8x80GiB", 16, 80 * GIB), ("24GB", 1, 24 * 10**9)],
+)
+def test_a_device_by_its_memory_alone(name: str, devices: int, size: int) -> None:
+    machine = by_name(name)
+    assert (machine.unified, machine.device_count) == (False, devices)
+    assert limits(machine, "node[0].device[0]") == {"device memory": size}
+    assert machine.pool("node[0].host").limits == ()
+
+
+def test_gigabytes_are_not_the_number_on_a_card_s_box() -> None:
+    assert "24GiB" in said("24GB")[0]
+    assert not said("24GiB")
+
+
+@pytest.mark.parametrize(
+    "name", ["mac-64gib", "M4 Max 64GB", "apple-m4-max-64g", "MacBook Pro M4 Max 64GB", "mac studio 64gb"]
+)
+def test_a_mac_is_one_pool_of_the_size_on_its_box(name: str) -> None:
+    (pool,) = by_name(name).pools
+    assert (pool.kind, pool.total_bytes) == ("unified", 64 * GIB)
+    assert 0 < pool.floor_bytes < pool.floor_upper
+    assert "Metal" in said(name)[0]
+
+
+@pytest.mark.parametrize("name", ["m4-max", "mac", "0gib", "cpu-0gb", "99999999gib", "gib", "12"])
+def test_what_names_no_memory_is_no_machine(name: str) -> None:
+    with pytest.raises(InputError, match="12GiB"):
+        by_name(name)
