@@ -18,7 +18,7 @@ def serve(port: int, view: Callable[[], View]) -> Callable[[], None]:
     try:
         from prometheus_client import CollectorRegistry, start_http_server
     except ImportError:
-        raise InputError("--serve needs prometheus_client: pip install 'headway[metrics]'") from None
+        raise InputError("--serve needs prometheus_client: pip install prometheus-client") from None
     registry = CollectorRegistry()
     registry.register(Collector(view))
     try:

@@ -66,8 +66,8 @@ def start(setup: Message, sink: BinaryIO) -> Handler | None:
         return None
     except ImportError as error:
         problem = (
-            f"what scores the answers cannot be imported: {describe(error)}; install headway[train], or set "
-            "reward.memory higher"
+            f"what scores the answers cannot be imported: {describe(error)}; install what trains (in the repository: "
+            "pip install '.[train]'), or set reward.memory higher"
         )
         send(sink, {"problems": [problem]})
         return None

@@ -131,7 +131,5 @@ def _wandb(folder: RunFolder) -> Any:
     try:
         import wandb
     except ImportError:
-        raise InputError(
-            "output.wandb = true: the package wandb is not installed; pip install 'headway[wandb]'"
-        ) from None
+        raise InputError("output.wandb = true: the package wandb is not installed; pip install wandb") from None
     return wandb.init(project="headway", name=folder.root.name, dir=str(folder.root), resume="allow")
