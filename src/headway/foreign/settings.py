@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from headway.errors import InputError
 from headway.facts.shapes import ModelShape
-from headway.facts.workload import ROLES, VALUED, Engine, Layout, Lora, Offload, OtherModel, Quant, Workload
+from headway.facts.workload import ROLES, VALUED, Engine, Float8, Layout, Lora, Offload, OtherModel, Quant, Workload
 from headway.units import parse_bytes
 
 SIZES = {"rollout.kv_budget", "engine.bucket", "reward_limit_bytes", "weights_file_bytes", "tools_limit_bytes"}
@@ -28,6 +28,7 @@ OF_OTHERS = {
 FRESH: dict[str, Any] = {
     "trainer.lora": Lora(16, "all-linear"),
     "trainer.quant": Quant("nf4"),
+    "trainer.float8": Float8(),
     "engine": Engine("sglang", 0.4),
     "engine.quant": Quant("fp8"),
 }

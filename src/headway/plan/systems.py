@@ -4,7 +4,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from headway.facts.workload import DTYPE_BYTES, Gathers, Lora, Trainer
+from headway.facts.workload import DTYPE_BYTES, Float8, Gathers, Lora, Trainer
 from headway.units import MIB
 
 
@@ -141,11 +141,17 @@ def system(name: str) -> System:
     return SYSTEMS.get(name, SYSTEMS["trl"])
 
 
+RECAST = frozenset({"tensorwise", "rowwise"})
+"""Recipes of torchao whose gradient of a weight takes its input in float8 too: "rowwise_with_gw_hp" takes it as it
+is. Of mxfp8 public pairs say no more than that it keeps what half precision keeps (3 % and 0.3 % apart)."""
+
+
 class Style(Struct, frozen=True):
     """What decides the tape of a block: the trainer's precision and the system's habits, nothing else.
 
     `size` is the bytes of an element of a product, `stream` of the residual stream; `kind` how a base is packed, and
-    `tensor` the ranks that divide widths.
+    `tensor` the ranks that divide widths. `float8`: projections in float8, and `casts_again` whether the compiler has
+    their inputs cast again in the backward pass instead of keeping them.
     """
 
     size: int
@@ -158,6 +164,8 @@ class Style(Struct, frozen=True):
     habits: System
     kind: str
     softcapped: bool = False
+    float8: Float8 | None = None
+    casts_again: bool = False
 
     @property
     def full(self) -> bool:
@@ -168,9 +176,12 @@ class Style(Struct, frozen=True):
     def of(cls, trainer: Trainer, tensor: int = 1, *, softcapped: bool = False) -> "Style":
         """The trainer's."""
         size, habits = DTYPE_BYTES[trainer.compute_dtype or trainer.param_dtype], system(trainer.system)
+        float8 = trainer.float8 if trainer.lora is None else None
+        partitioned = trainer.kernels == "fused" and not trainer.checkpointing and not trainer.selective
         return cls(
             size=size, stream=max(size, DTYPE_BYTES[trainer.param_dtype]) if habits.autocast else size,
             lora=trainer.lora, packed=trainer.quant is not None, attention=trainer.attention,
             fused=trainer.kernels == "fused", tensor=tensor, habits=habits,
-            kind=trainer.quant.kind if trainer.quant else "", softcapped=softcapped,
+            kind=trainer.quant.kind if trainer.quant else "", softcapped=softcapped, float8=float8,
+            casts_again=float8 is not None and float8.recipe in RECAST and partitioned,
         )  # fmt: skip
