@@ -166,7 +166,8 @@ def gathered(workload: Workload, rank: Rank) -> Gathered:
     """Two blocks, the one that computes and the next; for the loss the head and one block.
 
     ZeRO-3 keeps up to its limit of parameters gathered, and as many that will soon be used again. A pipeline stage
-    keeps what it gathered for its other micro-batches.
+    keeps what it gathered for its other micro-batches. FSDP 2 gathers projections in float8 where it is told to, a
+    byte an element (torchao's `WeightWithDynamicFloat8CastTensor`); the head stays in half precision.
     """
     trainer, layout, habits = workload.trainer, workload.layout, rank.habits
     size, split = rank.style.size, layout.tensor
@@ -181,7 +182,7 @@ def gathered(workload: Workload, rank: Rank) -> Gathered:
     gradients = ceil(rank.block * share * reduced / split)
     head = ceil(rank.embedding * size / split)
     head_gradients = 0 if trainer.lora else ceil(rank.embedding * reduced / split)
-    block = ceil(rank.block * size * rank.packing / split)
+    block = ceil((rank.block * rank.packing - rank.block_float8) * size / split) + ceil(rank.block_float8 / split)
     if layout.pipeline > 1:
         whole = ceil(rank.parameters * size / (split * layout.pipeline))
     elif habits.gathered_stays and rank.shards > 1:
