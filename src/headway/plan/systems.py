@@ -52,6 +52,7 @@ class System(Struct, frozen=True):
     (plan/saving.py). `held_back`: bytes that its allocator holds beyond tensors from loading and from its own
     streams. `loss` and `loss_fused`: the cost of full logits, run eagerly and compiled. `chunks`: that is
     of logits that are made and taken to the loss chunk by chunk, so that head gradients are summed.
+    `pools_gradients`: sharded gradients are in a pool of their own, or may be (plan/training.py).
 
     >>> system("litgpt").fused_qkv
     True
@@ -73,6 +74,7 @@ class System(Struct, frozen=True):
     loss: LossCost = LossCost(10, 12)
     loss_fused: LossCost = LossCost(4, 4)
     chunks: bool = False
+    pools_gradients: Literal["", "maybe", "always"] = ""
 
 
 SYSTEMS: dict[str, System] = {
@@ -92,19 +94,19 @@ SYSTEMS: dict[str, System] = {
     # the model casts its logits to fp32; the loop drops them before the backward pass
     "fsdp2": System(
         norm="fused", gathers="nothing", loads="mapped", root_stays=False, loss=LossCost(10, 12),
-        loss_fused=LossCost(10, 12),
+        loss_fused=LossCost(10, 12), pools_gradients="always",
     ),
     # the loss is compiled too: bf16 logits and their gradient
     "torchtitan": System(
         norm="fused", gathers="nothing", loads="mapped", root_stays=False, loss=LossCost(10, 12),
-        loss_fused=LossCost(4, 4),
+        loss_fused=LossCost(4, 4), pools_gradients="maybe",
     ),
     # logits in eight chunks in half precision (2), their log-softmax in fp32 (4), of one chunk two gradients (8/8);
     # compiled, a chunk's loss keeps its logits alone, and its gradient is in half precision (2/8). Each chunk has a
     # gradient of the head, which is added to the sum of those before it
     "torchtune": System(
         gathers="together", loads="permuted", root_stays=False, loss=LossCost(6, 7), loss_fused=LossCost(2, 2.25),
-        chunks=True,
+        chunks=True, pools_gradients="maybe",
     ),
     # Fabric casts the list of logits to fp32 (4), which the loop holds; log-softmax by chunk of 128 tokens (4)
     "litgpt": System(
