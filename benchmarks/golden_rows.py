@@ -6,7 +6,7 @@ from typing import Literal
 
 from headway.facts.blocks import Mamba, Mla
 from headway.facts.shapes import ModelShape
-from headway.facts.workload import Layout, Megatron, Optimizer, Recompute, Rollout, Trainer, Workload
+from headway.facts.workload import Float8, Layout, Megatron, Optimizer, Recompute, Rollout, Trainer, Workload
 from headway.foreign.megatron_flags import OFFLOADABLE
 from prediction import NotCovered
 from rows_megatron import OLDER_CORE
@@ -33,7 +33,7 @@ def workload(row: Mapping[str, str], *, renewed: bool = True) -> Workload:
         param_dtype="fp16" if flag(row, "fp16") else "bf16", lora=None, reference="none", cap=samples * length,
         checkpointing=False, attention=_attention(row, renewed=renewed),
         logprob_chunk=0, entropy=False, updates=1, system="megatron", rows=samples,
-        grad_dtype="fp16" if flag(row, "fp16") else "fp32",
+        grad_dtype="fp16" if flag(row, "fp16") else "fp32", float8=_float8(row),
         optimizer=Optimizer(
             kind="muon" if "muon" in row["opt"] else "adamw", step="fused",
             distributed=flag(row, "distributed_optimizer"),
@@ -47,6 +47,16 @@ def workload(row: Mapping[str, str], *, renewed: bool = True) -> Workload:
         shape, trainer, Rollout(samples_a_step, 1, 0, length, 0, 0, 1), "cuda", 1, 0, "exact", 0, "json", 0, 3,
         save=False, tensorboard=False, layout=layout,
     )  # fmt: skip
+
+
+def _float8(row: Mapping[str, str]) -> Float8 | None:
+    """Megatron's default recipe is delayed scaling."""
+    if not row["fp8"]:
+        return None
+    recipe = row["fp8_recipe"] or "delayed"
+    if recipe not in ("delayed", "tensorwise", "blockwise", "mxfp8"):
+        raise NotCovered(f"fp8 recipe {recipe}")
+    return Float8(recipe, flag(row, "fp8_param_gather"), "gb200" not in row["env"])  # type: ignore[arg-type]
 
 
 def _attention(row: Mapping[str, str], *, renewed: bool) -> Literal["eager", "flash", "sdpa"]:

@@ -3,12 +3,18 @@
 from typing import TYPE_CHECKING, Literal
 
 from headway.facts.shapes import ModelShape
-from headway.facts.workload import Megatron
+from headway.facts.workload import Float8, Megatron
 from headway.foreign.hydra import value as literal
-from headway.foreign.megatron_flags import offloaded, sharding
+from headway.foreign.megatron_flags import float8, offloaded, sharding
 
 if TYPE_CHECKING:
     from headway.foreign.runs import Reading
+
+
+def products(reading: "Reading") -> Float8 | None:
+    """How layers compute in float8; None where they do not."""
+    reading.asked.update(("fp8-format", "fp8", "fp8-recipe", "fp8-param-gather"))
+    return float8(reading.found.flags)
 
 
 def ways(reading: "Reading", shape: ModelShape) -> Megatron:

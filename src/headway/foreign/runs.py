@@ -32,7 +32,7 @@ from headway.facts.workload import (
 from headway.foreign.found import Found
 from headway.foreign.gather import truth
 from headway.foreign.hydra import value as literal
-from headway.foreign.megatron_ways import ways
+from headway.foreign.megatron_ways import products, ways
 from headway.foreign.not_read import not_read
 
 MAX_PROMPT = 512
@@ -577,7 +577,7 @@ def _megatron(reading: Reading, shape: ModelShape) -> Workload:
     trainer = Trainer(
         system="megatron", param_dtype=dtype, grad_dtype="fp32", lora=None, reference="none", cap=0,
         rows=reading.whole("micro_batch", 1), checkpointing=False, attention="flash", logprob_chunk=0, entropy=False,
-        updates=1, optimizer=optimizer, loss="logits", megatron=ways(reading, shape),
+        updates=1, optimizer=optimizer, loss="logits", megatron=ways(reading, shape), float8=products(reading),
         recompute=_recompute(
             reading, reading.text("recompute-method"), reading.number("recompute-num-layers"),
             " ".join(word or "" for word in found.flags.get("recompute-modules", ())),

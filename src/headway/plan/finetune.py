@@ -84,9 +84,7 @@ def _generation(workload: Workload, rank: Rank) -> Iterator[Entry]:
         yield Entry("device", "allocated", "trainer", Item.exact("gathered blocks", size, text, SOURCE))
 
 
-def _tensors(
-    workload: Workload, items: list[Item], rank: Rank, streams: int, pool: tuple[int, int]
-) -> list[Entry]:
+def _tensors(workload: Workload, items: list[Item], rank: Rank, streams: int, pool: tuple[int, int]) -> list[Entry]:
     """Tensors where the trainer computes, and what its allocator holds beyond them."""
     if workload.device != "cuda":
         return [Entry("host", "host", "trainer", item) for item in items]

@@ -32,9 +32,10 @@ class Rank(Struct, frozen=True, eq=False):
 
     `base` is the bytes of all parameters as they are stored, `packing` their share of unpacked ones. `trained` are
     elements with a gradient of `gradient_size` bytes, themselves `trained_size`. `block` and `embedding` are elements
-    of the largest block (`block_trained`: without adapters; `block_float8`: gathered in float8) and of the embedding, `largest` of the largest parameter,
-    `projections` of all matrices. `divided` ranks share parameters, `optimizer_divided` the optimizer's state.
-    `gradients` is one rank's full set in bytes. The formulas are words for the ledger.
+    of the largest block (`block_trained`: without adapters; `block_float8`: gathered in float8) and of the
+    embedding, `largest` of the largest parameter, `projections` of all matrices. `divided` ranks share parameters,
+    `optimizer_divided` the optimizer's state. `gradients` is one rank's full set in bytes. The formulas are words for
+    the ledger.
     """
 
     shape: ModelShape

@@ -4,6 +4,7 @@ import pytest
 
 from headway.facts.blocks import Mamba
 from headway.facts.shapes import by_name
+from headway.facts.workload import Float8
 from headway.foreign import megatron_lm, runs
 from headway.foreign.found import Found
 from headway.foreign.shape_flags import shape_of
@@ -131,3 +132,21 @@ def test_fsdp_offloading_and_deferral_are_read():
     assert (ways.defer_gradients, ways.deferral_limit) == (True, 3)
     plain = runs.workload(found(f"torchrun pretrain_gpt.py {FLAGS} --offload-modules core_attn"), by_name("qwen3-4b"))
     assert (plain.trainer.megatron.fsdp, plain.trainer.megatron.offload_modules) == ("", ())
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("--fp8-format hybrid", Float8("delayed")),
+        ("--fp8-format e4m3 --fp8-recipe blockwise", Float8("blockwise")),
+        ("--fp8-format e4m3 --fp8-recipe mxfp8 --fp8-param-gather", Float8("mxfp8", gather=True)),
+        # near misses: a recipe alone switches nothing on
+        ("--fp8-recipe blockwise", None),
+        ("", None),
+    ],
+)
+def test_float8(flags, expected):
+    said = found(
+        f"torchrun --nproc_per_node 8 --nnodes 1 pretrain_gpt.py {FLAGS} {flags} --tensor-model-parallel-size 2"
+    )
+    assert runs.workload(said, by_name("qwen3-4b")).trainer.float8 == expected

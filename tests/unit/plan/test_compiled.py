@@ -20,7 +20,7 @@ TRAINER = Trainer(
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
-    """a [m, k] times b [n, k] transposed, both cast to float8 with one scale, as `hp_tensor_to_float8_dynamic` does."""
+    """a [m, k] times b [n, k] transposed, both cast to float8 with one scale."""
 
     def cast(x: Tensor) -> tuple[Tensor, Tensor]:
         scale = 448.0 / x.abs().max().float().clamp(min=1e-12)
