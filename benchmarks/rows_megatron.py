@@ -71,7 +71,7 @@ def workload(row: Row) -> Workload:
     shape = row_shape(section(row, "model"))
     trainer, layout = section(row, "trainer"), _layout(row)
     if "CUDA graphs" in str(row.get("note") or ""):
-        raise NotCovered("captured graphs keep buffers of their own")
+        raise NotCovered("torch counts what runs in captured graphs only while it captures")
     recompute = section(trainer, "recompute")
     samples, length = int(trainer.get("micro_batch") or 1), int(trainer.get("seq_len") or 0)
     if not length and section(row, "measured").get("phase") in ("init", "load"):

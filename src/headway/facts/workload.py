@@ -129,7 +129,9 @@ class Megatron(Struct, frozen=True):
     backward pass needs them (`--fine-grained-activation-offloading --offload-modules`), and `offload_fraction` the
     share of those that do. `defer_gradients`: the output layer's weight gradient waits for the step's end, of at most
     `deferral_limit` micro-batches (0: of all). `fsdp`: Megatron's own FSDP, and what it divides
-    (`--data-parallel-sharding-strategy`).
+    (`--data-parallel-sharding-strategy`). `graphs`: whose CUDA graphs layers run in (`--cuda-graph-impl`).
+    `inference_cache`: bytes of the cache that Megatron generates with in the trainer's own process
+    (`--inference-dynamic-batching-buffer-size-gb` with `--perform-rl-step`).
 
     `Trainer.attention` "sdpa" is cuDNN's, which Transformer Engine takes on Hopper and newer, "flash" FlashAttention
     2, which it takes on Ampere and where determinism is asked for, "eager" plain torch.
@@ -162,6 +164,8 @@ class Megatron(Struct, frozen=True):
     defer_gradients: bool = False
     deferral_limit: int = 0
     fsdp: Literal["", "optim", "optim_grads", "optim_grads_params"] = ""
+    graphs: Literal["", "local", "transformer_engine"] = ""
+    inference_cache: int = 0
 
 
 class Trainer(Struct, frozen=True):

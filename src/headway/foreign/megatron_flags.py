@@ -50,7 +50,8 @@ SWITCHES = frozenset({
     "finetune", "multi-latent-attention", "apply-layernorm-1p", "moe-router-pre-softmax",
     "moe-shared-expert-overlap", "moe-router-enable-expert-bias", "distributed-optimizer",
     "fine-grained-activation-offloading", "use-megatron-fsdp", "use-custom-fsdp", "defer-embedding-wgrad-compute",
-    "no-check-for-nan-in-loss-and-grad", "fp8-param-gather", "use-flash-attn", "moe-router-padding-for-fp8",
+    "no-check-for-nan-in-loss-and-grad", "fp8-param-gather", "use-flash-attn", "enable-cuda-graph",
+    "external-cuda-graph", "perform-rl-step", "moe-router-padding-for-fp8",
 })  # fmt: skip
 """Flags that take no value, so that a word after one is nobody's."""
 

@@ -6,6 +6,7 @@ from headway.facts.shapes import ModelShape
 from headway.facts.workload import Float8, Megatron
 from headway.foreign.hydra import value as literal
 from headway.foreign.megatron_flags import float8, offloaded, sharding
+from headway.units import GIB
 
 if TYPE_CHECKING:
     from headway.foreign.runs import Reading
@@ -34,6 +35,11 @@ def ways(reading: "Reading", shape: ModelShape) -> Megatron:
         reading.notes.append("which activations are offloaded cannot be told: all are planned on the device")
     share = literal(reading.text("activation-offload-fraction") or "1")
     fraction = float(share) if isinstance(share, int | float) and share >= 0 else 1.0
+    impl = reading.text("cuda-graph-impl")
+    older = {"enable-cuda-graph": "local", "external-cuda-graph": "transformer_engine"}
+    impl = impl or next((name for flag, name in older.items() if reading.flag(flag)), None)
+    cache = literal(reading.text("inference-dynamic-batching-buffer-size-gb") or "40")
+    size = cache if isinstance(cache, int | float) and 0 < cache < 2**20 else 40
     exchange = reading.text("cp-comm-type") or "p2p"
     return Megatron(
         implementation="local" if reading.text("transformer-impl") == "local" else "te",
@@ -50,4 +56,6 @@ def ways(reading: "Reading", shape: ModelShape) -> Megatron:
         defer_gradients="defer-embedding-wgrad-compute" in flags,
         deferral_limit=reading.number("wgrad-deferral-limit"), fsdp=sharding(flags),
         optimizer_instances=max(1, reading.number("num-distributed-optimizer-instances", default=1)),
+        graphs="local" if impl == "local" else "transformer_engine" if impl == "transformer_engine" else "",
+        inference_cache=round(size * GIB) if reading.flag("perform-rl-step") else 0,
     )  # fmt: skip

@@ -9,6 +9,7 @@ from headway.foreign import megatron_lm, runs
 from headway.foreign.found import Found
 from headway.foreign.shape_flags import shape_of
 from headway.foreign.shell import read_text
+from headway.units import GIB
 
 FLAGS = (
     "--num-layers 48 --hidden-size 2048 --num-attention-heads 32 --seq-length 4096 --micro-batch-size 1 "
@@ -150,3 +151,27 @@ def test_float8(flags, expected):
         f"torchrun --nproc_per_node 8 --nnodes 1 pretrain_gpt.py {FLAGS} {flags} --tensor-model-parallel-size 2"
     )
     assert runs.workload(said, by_name("qwen3-4b")).trainer.float8 == expected
+
+
+@pytest.mark.parametrize(
+    ("flags", "graphs", "cache"),
+    [
+        ("--cuda-graph-impl transformer_engine --cuda-graph-scope attn", "transformer_engine", 0),
+        ("--external-cuda-graph", "transformer_engine", 0),
+        ("--enable-cuda-graph --perform-rl-step", "local", 40),
+        ("--perform-rl-step --inference-dynamic-batching-buffer-size-gb 20", "", 20),
+        # near misses: none are captured, and a cache without generation is none
+        ("--cuda-graph-impl none", "", 0),
+        ("--inference-dynamic-batching-buffer-size-gb 20", "", 0),
+    ],
+)
+def test_graphs_and_the_cache_of_generation(flags, graphs, cache):
+    said = found(
+        f"torchrun --nproc_per_node 8 --nnodes 1 pretrain_gpt.py {FLAGS} {flags} --tensor-model-parallel-size 2"
+    )
+    megatron = runs.workload(said, by_name("qwen3-4b")).trainer.megatron
+    assert (megatron.graphs, megatron.inference_cache) == (graphs, cache * GIB)
+
+
+def test_a_number_beyond_all_numbers_is_unclear():
+    assert found(f"torchrun pretrain_gpt.py {FLAGS} --tensor-model-parallel-size 1e99932").unknown["tp"]

@@ -9,7 +9,7 @@ from headway.facts.workload import Workload
 from headway.plan import training
 from headway.plan.activations import Batch
 from headway.plan.item import Item
-from headway.plan.megatron import encoder, fsdp, offload, runtime, states
+from headway.plan.megatron import encoder, fsdp, graphs, offload, runtime, states
 from headway.plan.megatron.activations import layer
 from headway.plan.megatron.loss import loss
 from headway.plan.megatron.parts import Layer, gathered, stream
@@ -170,7 +170,8 @@ def train(workload: Workload, stage: Stage, batch: Batch | None = None) -> list[
     run = Run.of(workload)
     batch = batch or training.micro_batch(workload)
     top = max(moments(workload, run, stage, batch), key=lambda moment: moment.bytes)
-    return _items(run, stage, top, batch, in_flight(stage, micro_batches(workload, run)))
+    number = micro_batches(workload, run)
+    return _items(run, stage, top, batch, in_flight(stage, number)) + graphs.items(run, stage, batch, number)
 
 
 def host_items(workload: Workload, stage: Stage) -> list[Item]:
@@ -202,11 +203,13 @@ def score(workload: Workload, stage: Stage, batch: Batch | None = None) -> list[
 
 
 def step(workload: Workload, stage: Stage) -> list[Item]:
-    """The optimizer's step has fused kernels: copies of half-precision moments, and what stays of the runtime."""
+    """The optimizer's step has fused kernels: copies of half-precision moments, and what stays of the runtime and of
+    captured graphs."""
     run = Run.of(workload)
     copies = states.step_bytes(run, states.counts(run, stage))
     found = [Item.exact("temporaries", copies, "moments in fp32 while they are updated", SOURCE)] if copies else []
-    return found + runtime.items(run, stage)
+    batch = training.micro_batch(workload)
+    return found + runtime.items(run, stage) + graphs.items(run, stage, batch, micro_batches(workload, run))
 
 
 def _items(run: Run, stage: Stage, top: Moment, batch: Batch, flights: tuple[int, ...]) -> list[Item]:
