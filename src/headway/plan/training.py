@@ -8,6 +8,7 @@ from headway.facts.workload import DTYPE_BYTES, Workload
 from headway.plan import passes
 from headway.plan.activations import FP32, Batch
 from headway.plan.item import Item
+from headway.plan.losses import fused_chunk
 from headway.plan.offload import STATE_BYTES, SUBGROUP, optimizer_bytes
 from headway.plan.rank import Rank, norm_is_fused
 from headway.plan.systems import DEEPSPEED, SYSTEMS, LossCost, System, uses_zero
@@ -202,8 +203,11 @@ def loss_bytes(workload: Workload, rank: Rank, batch: Batch) -> tuple[int, int, 
     chunk = min(batch.tokens, trainer.logprob_chunk or batch.tokens) * vocab
     if trainer.loss == "value":
         return 0, 0, 0
-    if trainer.loss in ("hidden-chunks", "fused"):
-        head = rank.embedding * size // layout.tensor if trainer.lora is None else 0
+    if trainer.loss == "fused":
+        return _fused_loss(workload, rank, batch)
+    if trainer.loss == "hidden-chunks":
+        # each chunk's part of the head's gradient is added to the sum of those before
+        head = 2 * rank.embedding * size // layout.tensor if trainer.lora is None else 0
         return 2 * FP32 * chunk, 3 * FP32 * chunk + batch.tokens * shape.hidden * size + head, 0
     cost = _cost(workload, rank)
     cells = batch.tokens * vocab
@@ -220,6 +224,26 @@ def loss_bytes(workload: Workload, rank: Rank, batch: Batch) -> tuple[int, int, 
         round(cost.backward * cells) + last + beside,
         round(cost.held * cells),
     )
+
+
+def _fused_loss(workload: Workload, rank: Rank, batch: Batch) -> tuple[int, int, int]:
+    """Liger's: gradients are formed chunk by chunk in the forward pass, and wait for the backward pass.
+
+    Supervised, a chunk's logits are overwritten with their gradient (`plan/losses.py` has the derivation); as part of
+    the head's gradient each chunk makes a product, and its fp32 copy where that is half precision. Of log-probs a
+    chunk is one sample, with two fp32 tensors beside its logits.
+    """
+    trainer, layout, shape, size = workload.trainer, workload.layout, rank.shape, rank.style.size
+    vocab = ceil(shape.vocab / layout.tensor)
+    trains_head = trainer.lora is None or trainer.lora.embeddings
+    head = rank.embedding * size // layout.tensor if trains_head else 0
+    states = batch.tokens * shape.hidden * size
+    if trainer.scores:
+        sample = min(batch.tokens, batch.longest if batch.reach is None else batch.reach)
+        return sample * vocab * (2 * FP32 + size) + states + head, states + head, 0
+    logits = fused_chunk(batch.tokens, shape.vocab, shape.hidden) * vocab * size
+    part = head + (head // size * FP32 if size < FP32 else 0)
+    return logits + states + head + part, states + head, 0
 
 
 def _cost(workload: Workload, rank: Rank) -> LossCost:
@@ -249,7 +273,9 @@ def moments(workload: Workload, batch: Batch, rank: Rank | None = None) -> tuple
     # the sum of the chunks' gradients is copied for the reduction when the last one of them is gone
     summed = max(0, head_gradient - copies.head_gradients) if rank.habits.chunks else 0
     unpacked = head if trainer.quant is not None and rank.habits.packed_head else 0
-    in_head = held + batch.tokens * rank.style.size * ceil(vocab / layout.tensor)
+    # a loss from hidden states has been through the head already
+    through = 0 if trainer.loss in ("fused", "hidden-chunks") else batch.tokens
+    in_head = held + through * rank.style.size * ceil(vocab / layout.tensor)
     everything = _all_gradients(workload, rank, copies)
     before = everything if accumulate else 0
     waiting = 0 if accumulate else min(everything, head_gradient)
