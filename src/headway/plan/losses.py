@@ -135,7 +135,7 @@ class Loss(Struct, frozen=True):
 
         Liger of 2025 ("head-fused-cast") writes a chunk's gradient over its logits (`liger_cross_entropy_kernel`),
         and adds `torch.mm(gradient.t(), states).float()` to the head's gradient: while it is cast, the product and
-        its fp32 copy are there beside the sum (`fused_linear_cross_entropy_forward`, where no `accum_dtype` is given).
+        its fp32 copy are there beside the sum (`fused_linear_cross_entropy_forward` without `accum_dtype`).
         """
         filled = (("head's gradient", self.head), ("states' gradient", self.states))
         if self.kind == "policy-fused":
