@@ -15,7 +15,14 @@ from headway.facts.shapes import ModelShape
 from headway.facts.workload import ROLES, VALUED, Engine, Float8, Layout, Lora, Offload, OtherModel, Quant, Workload
 from headway.units import parse_bytes
 
-SIZES = {"rollout.kv_budget", "engine.bucket", "reward_limit_bytes", "weights_file_bytes", "tools_limit_bytes"}
+SIZES = {
+    "rollout.kv_budget",
+    "engine.bucket",
+    "reward_limit_bytes",
+    "weights_file_bytes",
+    "tools_limit_bytes",
+    "trainer.megatron.inference_cache",
+}
 """Keys whose value is a size and may be written as 512MiB."""
 NOT_SET = {"model", "unknown", "unplanned", "not_read"}
 """Fields that are no keys: the model is named on its own, and what is unknown is said by who reads a run."""

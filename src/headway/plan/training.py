@@ -433,7 +433,7 @@ def gradient_pool(items: list[Item], rank: Rank) -> tuple[int, int]:
     if rank.shards == 1 or not rank.habits.pools_gradients:
         return 0, 0
     apart = max(0, rank.gradients - sum(item.bytes for item in items if item.item == "gradients"))
-    likely = rank.habits.pools_gradients == "always" and rank.style.full
+    likely = rank.style.full and (rank.habits.pools_gradients == "always" or not rank.style.fused)
     return apart * likely, apart
 
 
