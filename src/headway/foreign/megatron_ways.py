@@ -15,7 +15,12 @@ if TYPE_CHECKING:
 def products(reading: "Reading") -> Float8 | None:
     """How layers compute in float8; None where they do not."""
     reading.asked.update(("fp8-format", "fp8", "fp8-recipe", "fp8-param-gather"))
-    return float8(reading.found.flags)
+    found, recipe = float8(reading.found.flags), reading.text("fp8-recipe")
+    if found is not None and recipe not in (None, found.recipe):
+        reading.notes.append(
+            f"trainer.float8.recipe = {found.recipe} (assumed: --fp8-recipe {recipe} is not planned)"
+        )
+    return found
 
 
 def ways(reading: "Reading", shape: ModelShape) -> Megatron:

@@ -196,17 +196,9 @@ PRESETS = {
 }  # fmt: skip
 GROWTH = "what host memory gains from step to step (not planned: a leak is no setting; measure two steps)"
 """What no plan of a long run knows, though runs have died of it."""
-SHARDED = {
-    "miles-fsdp",
-    "verl-fsdp",
-    "openrlhf",
-    "fsdp2",
-    "fsdp1",
-    "litgpt",
-    "deepspeed",
-    "torchtune",
-    "torchtitan",
-}
+SHARDED = frozenset(
+    {"miles-fsdp", "verl-fsdp", "openrlhf", "fsdp2", "fsdp1", "litgpt", "deepspeed", "torchtune", "torchtitan"}
+)
 """Systems whose ranks divide parameters, gradients and optimizer state among them when nothing else is set."""
 
 

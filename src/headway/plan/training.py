@@ -3,6 +3,7 @@
 from math import ceil
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.facts.workload import DTYPE_BYTES, Workload
 from headway.plan import passes
@@ -231,7 +232,7 @@ def _fused_loss(workload: Workload, rank: Rank, batch: Batch) -> tuple[int, int,
 
     Supervised, a chunk's logits are overwritten with their gradient (`plan/losses.py` has the derivation); as part of
     the head's gradient each chunk makes a product, and its fp32 copy where that is half precision. Of log-probs a
-    chunk is one sample, with two fp32 tensors beside its logits.
+    chunk is one sample's answer, with two fp32 tensors beside its logits.
     """
     trainer, layout, shape, size = workload.trainer, workload.layout, rank.shape, rank.style.size
     vocab = ceil(shape.vocab / layout.tensor)
@@ -239,7 +240,8 @@ def _fused_loss(workload: Workload, rank: Rank, batch: Batch) -> tuple[int, int,
     head = rank.embedding * size // layout.tensor if trains_head else 0
     states = batch.tokens * shape.hidden * size
     if trainer.scores:
-        sample = min(batch.tokens, batch.longest if batch.reach is None else batch.reach)
+        longest = batch.longest if batch.reach is None else batch.reach
+        sample = min(longest, ceil(batch.responses / batch.rows))
         return sample * vocab * (2 * FP32 + size) + states + head, states + head, 0
     logits = fused_chunk(batch.tokens, shape.vocab, shape.hidden) * vocab * size
     part = head + (head // size * FP32 if size < FP32 else 0)
@@ -351,6 +353,9 @@ def score(workload: Workload, batch: Batch) -> list[Item]:
         return _items(rank, Moment(found.at, before, 0, found.kept, found.working, found.logits), batch)
     whole, copies = blocks(workload, rank, batch), gathered(workload, rank)
     held = 0 if rank.offloads_parameters else before
+    if trainer.loss == "fused":
+        # only a loss is fused: log-probs alone are made of all logits
+        workload = replace(workload, trainer=replace(trainer, loss="logits"))
     always, logits = _always(rank, batch) + whole.source, loss_bytes(workload, rank, batch)[0]
     pair = (
         Moment("forward, a block", held, copies.blocks, always, whole.forward_free),

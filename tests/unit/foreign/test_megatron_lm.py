@@ -175,3 +175,13 @@ def test_graphs_and_the_cache_of_generation(flags, graphs, cache):
 
 def test_a_number_beyond_all_numbers_is_unclear():
     assert found(f"torchrun pretrain_gpt.py {FLAGS} --tensor-model-parallel-size 1e99932").unknown["tp"]
+
+
+def test_an_unknown_recipe_is_said():
+    said = found(
+        f"torchrun --nproc_per_node 8 --nnodes 1 pretrain_gpt.py {FLAGS} --fp8-format e4m3 --fp8-recipe custom "
+        "--tensor-model-parallel-size 2"
+    )
+    run = runs.workload(said, by_name("qwen3-4b"))
+    assert run.trainer.float8 == Float8("tensorwise")
+    assert any("--fp8-recipe custom is not planned" in note for note in run.unknown)

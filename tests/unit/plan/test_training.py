@@ -189,6 +189,9 @@ def test_ligers_loss_holds_a_chunk_and_parts_of_the_heads_gradient() -> None:
     assert held(frozen)[0] == parts["a chunk's logits"] + parts["states' gradient"]
     scoring = replace(frozen, trainer=replace(frozen.trainer, scores=True))
     assert held(scoring)[0] == 10 * batch.longest * shape.vocab + parts["states' gradient"]
+    # log-probs without a loss are made of all logits
+    plain = replace(scoring, trainer=replace(scoring.trainer, loss="logits"))
+    assert training.score(scoring, batch) == training.score(plain, batch)
 
 
 @pytest.mark.parametrize("loss", ["fused", "hidden-chunks"])
