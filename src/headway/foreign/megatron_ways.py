@@ -43,6 +43,11 @@ def ways(reading: "Reading", shape: ModelShape) -> Megatron:
     impl = reading.text("cuda-graph-impl")
     older = {"enable-cuda-graph": "local", "external-cuda-graph": "transformer_engine"}
     impl = impl or next((name for flag, name in older.items() if reading.flag(flag)), None)
+    if impl == "transformer_engine":
+        reading.notes.append(
+            "captured graphs share their buffers (assumed: Transformer Engine 2.7 or newer; older ones have four for "
+            "each layer and micro-batch: --set trainer.megatron.te_version=2.6)"
+        )
     cache = literal(reading.text("inference-dynamic-batching-buffer-size-gb") or "40")
     size = cache if isinstance(cache, int | float) and 0 < cache < 2**20 else 40
     exchange = reading.text("cp-comm-type") or "p2p"

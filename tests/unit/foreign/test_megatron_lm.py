@@ -169,8 +169,10 @@ def test_graphs_and_the_cache_of_generation(flags, graphs, cache):
     said = found(
         f"torchrun --nproc_per_node 8 --nnodes 1 pretrain_gpt.py {FLAGS} {flags} --tensor-model-parallel-size 2"
     )
-    megatron = runs.workload(said, by_name("qwen3-4b")).trainer.megatron
+    run = runs.workload(said, by_name("qwen3-4b"))
+    megatron = run.trainer.megatron
     assert (megatron.graphs, megatron.inference_cache) == (graphs, cache * GIB)
+    assert any("te_version" in note for note in run.unknown) == (graphs == "transformer_engine")
 
 
 def test_a_number_beyond_all_numbers_is_unclear():

@@ -4,7 +4,7 @@ A graph works at fixed addresses, so its inputs, outputs and both their gradient
 capture on, each as large as the residual stream. Transformer Engine before 2.7 has all four for each layer and each
 micro-batch of a step; later releases share them between micro-batches that are not in flight together
 (`_reuse_graph_input_output_buffers`), and then an input and an output of each that is in flight stay, at the most all
-four of all. Megatron Core's own graphs ("local") write a layer's output where the next one reads it, into one pool:
+four. Megatron Core's own graphs ("local") write a layer's output where the next one reads it, into one pool:
 nothing is beside the inputs that layers keep anyway, or, in the bound, all four of what is in flight.
 
 What layers keep inside their graphs is in the graphs' pool and is planned as activations. torch counts it as
@@ -39,10 +39,10 @@ def items(run: Run, stage: Stage, batch: Batch, micro_batches: int) -> list[Item
 def _buffers(run: Run, stage: Stage, batch: Batch, micro_batches: int) -> Item:
     flights = in_flight(stage, micro_batches)
     flying = sum(number * count for number, groups in zip(flights, stage.chunks, strict=True) for _, count in groups)
-    every, one = stage.layers * micro_batches, stream(run, batch)
+    one, every = stream(run, batch), BUFFERS * stage.layers * micro_batches
     least, most = {
         "": (0, 0), "local": (0, BUFFERS * flying),
-        "transformer_engine": (2 * flying if run.te_since(2, 7) else BUFFERS * every, BUFFERS * every),
+        "transformer_engine": (2 * flying, BUFFERS * flying) if run.te_since(2, 7) else (every, every),
     }[run.megatron.graphs]  # fmt: skip
     return Item("captured graphs", least * one, most * one, f"{stage.layers} layers, {run.megatron.graphs}", SOURCE)
 

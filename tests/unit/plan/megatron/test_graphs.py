@@ -34,7 +34,7 @@ def test_later_ones_share_them_between_micro_batches() -> None:
     for stage, flying in ((0, 2), (1, 1)):
         found = item("captured graphs", stage=stage, graphs="transformer_engine", **PIPED)
         assert found is not None
-        assert (found.bytes, found.upper) == (2 * 4 * flying * STREAM, 4 * 4 * 8 * STREAM)
+        assert (found.bytes, found.upper) == (2 * 4 * flying * STREAM, 4 * 4 * flying * STREAM)
 
 
 def test_graphs_of_megatron_core_write_where_the_next_layer_reads() -> None:
