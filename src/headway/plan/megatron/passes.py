@@ -69,13 +69,17 @@ def moments(workload: Workload, run: Run, stage: Stage, batch: Batch) -> tuple[M
     layers = {block: layer(run, batch, block) for block, _ in stage.groups} or {_widest(run): NOTHING}
     held = _held(workload, run, stage, batch, layers)
     always = (2 * stream(run, batch) if stage.count > 1 else 0) + (gathered(run, batch) if stage.head else 0)
-    always += fsdp.gathered(run, stage)
+    divided = fsdp.gathered(run, stage)
+    always += divided.parameters
     forward = max(one.forward for one in layers.values())
     backward = max(one.backward + _again(run, stage, one) + max(one.hosted, default=0) for one in layers.values())
     found = [
         Moment("forward, last layer", held, forward + always),
-        Moment("backward, last layer", held, backward + always, 0, _weight_gradient(run, stage)),
+        Moment("backward, last layer", held, backward + always + divided.gradients, 0, _weight_gradient(run, stage)),
     ]
+    if divided.waiting:
+        gone = divided.layers * min(one.kept for one in layers.values())
+        found.append(Moment("backward, gradients wait", max(0, held - gone), backward + always + divided.waiting))
     if stage.head:
         costs = loss(run, batch)
         whole = batch.tokens * run.shape.hidden * run.size
