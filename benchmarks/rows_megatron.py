@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from headway.facts.workload import Layout, Lora, Megatron, Optimizer, Recompute, Rollout, Trainer, Workload
+from headway.facts.workload import Float8, Layout, Lora, Megatron, Optimizer, Recompute, Rollout, Trainer, Workload
 from headway.plan.item import Item
 from headway.plan.ledger import DEVICE_QUANTITIES, Phase, Quantity
 from headway.plan.megatron import states
@@ -71,7 +71,7 @@ def workload(row: Row) -> Workload:
     shape = row_shape(section(row, "model"))
     trainer, layout = section(row, "trainer"), _layout(row)
     if "CUDA graphs" in str(row.get("note") or ""):
-        raise NotCovered("captured graphs keep buffers of their own")
+        raise NotCovered("torch counts what runs in captured graphs only while it captures")
     recompute = section(trainer, "recompute")
     samples, length = int(trainer.get("micro_batch") or 1), int(trainer.get("seq_len") or 0)
     if not length and section(row, "measured").get("phase") in ("init", "load"):
@@ -92,7 +92,7 @@ def workload(row: Row) -> Workload:
         attention="eager" if attention == "eager" else "flash" if attention == "flash" or ampere else "sdpa",
         logprob_chunk=0, entropy=False, updates=1,
         system="slime" if trainer.get("mode") == "rl" else "megatron", rows=samples,
-        grad_dtype=dtype(trainer.get("grad_dtype"), None),
+        grad_dtype=dtype(trainer.get("grad_dtype"), None), float8=_float8(row),
         optimizer=_optimizer(trainer, section(row, "layout")), loss="logits",
         recompute=_recompute(recompute),
         megatron=megatron(row),
@@ -101,6 +101,15 @@ def workload(row: Row) -> Workload:
     return Workload(
         shape, whole, rollout, "cuda", 1, 0, "exact", 0, "json", 0, 3, save=False, tensorboard=False, layout=layout
     )
+
+
+def _float8(row: Row) -> Float8 | None:
+    """Of a row that computes in float8: the recipe that its note names, and no transposed copies on Blackwell."""
+    if section(row, "trainer").get("compute_dtype") != "fp8":
+        return None
+    device, note = str(section(row, "machine").get("device") or ""), str(row.get("note") or "")
+    recipe = "tensorwise" if "fp8 recipe: tensorwise" in note else "delayed"
+    return Float8(recipe, transposed=not device.startswith(("B200", "B300", "GB200", "GB300")))
 
 
 def _recompute(given: Mapping[str, Any]) -> Recompute:

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from headway.facts.shapes import ModelShape
-from headway.facts.workload import Layout, Lora, Optimizer, Quant, Rollout, Trainer, Workload
+from headway.facts.workload import Float8, Layout, Lora, Optimizer, Quant, Rollout, Trainer, Workload
 from headway.plan.ledger import Ledger, Phase, Quantity
 from headway.plan.plan import DEVICE, HOST, plan
 from prediction import NotCovered, Prediction, Row, need, section
@@ -147,7 +147,7 @@ def _trainer(row: Row, shape: ModelShape, batch: Rows) -> Trainer:
         attention="eager" if attention == "eager" else "flash" if attention == "flash" else "sdpa",
         logprob_chunk=FUSED_CHUNK, entropy=False, updates=1, system=system, rows=batch.samples,
         compute_dtype=_dtype(trainer.get("compute_dtype"), None), grad_dtype=_dtype(trainer.get("grad_dtype"), None),
-        quant=_quant(trainer), optimizer=_optimizer(trainer),
+        quant=_quant(trainer), float8=_float8(trainer), optimizer=_optimizer(trainer),
         loss=LOSSES.get(str(trainer.get("loss") or "torch"), "logits"),
         kernels="fused" if trainer.get("compile") else "eager", selective=granularity == "selective",
     )  # fmt: skip
@@ -187,6 +187,11 @@ def _lora(trainer: Mapping[str, Any], system: str) -> Lora | None:
         dtype=_dtype(lora.get("dtype"), "fp32"), embeddings=bool(lora.get("modules_to_save")),
         dropout=system not in WITHOUT_DROPOUT, magnitude=trainer.get("mode") == "dora",
     )  # fmt: skip
+
+
+def _float8(trainer: Mapping[str, Any]) -> Float8 | None:
+    """torchao's default, tensorwise, where the row says float8; that weights are gathered in it no row says."""
+    return Float8() if trainer.get("compute_dtype") == "fp8" else None
 
 
 def _quant(trainer: Mapping[str, Any]) -> Quant | None:

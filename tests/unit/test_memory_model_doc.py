@@ -40,6 +40,15 @@ OTHER_RUNS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "slime",
         "8xh100-80",
+        (
+            "trainer.float8.recipe=blockwise",
+            "trainer.megatron.graphs=transformer_engine",
+            "trainer.megatron.inference_cache=20GiB",
+        ),
+    ),
+    (
+        "slime",
+        "8xh100-80",
         ("layout.devices=4", *APART, "save=true", "tools_limit_bytes=64GiB", "rollout.eval_problems=8"),
     ),
 )

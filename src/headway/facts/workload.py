@@ -49,6 +49,26 @@ class Quant(Struct, frozen=True):
     double: bool = False
 
 
+class Float8(Struct, frozen=True):
+    """Products of a model's projections in float8, trained in full, beside parameters and a stream in half precision.
+    Embedding, norms, router and head stay as they are.
+
+    `recipe` says how values are scaled: torchao's "tensorwise", "rowwise" and "rowwise_with_gw_hp", or Transformer
+    Engine's "delayed", "tensorwise", "blockwise" and "mxfp8". `gather`: weights are gathered in float8
+    (`enable_fsdp_float8_all_gather`), or stored in it (`--fp8-param-gather`). `transposed`: Transformer Engine has a
+    transposed copy of each weight beside it, as on Hopper; Blackwell needs none with one scale a tensor.
+
+    >>> Float8("rowwise").gather
+    False
+    """
+
+    recipe: Literal[
+        "tensorwise", "rowwise", "rowwise_with_gw_hp", "delayed", "blockwise", "mxfp8",
+    ] = "tensorwise"  # fmt: skip
+    gather: bool = False
+    transposed: bool = True
+
+
 class Optimizer(Struct, frozen=True):
     """What the optimizer keeps for each trained parameter and what a step needs beside it.
 
@@ -109,7 +129,9 @@ class Megatron(Struct, frozen=True):
     backward pass needs them (`--fine-grained-activation-offloading --offload-modules`), and `offload_fraction` the
     share of those that do. `defer_gradients`: the output layer's weight gradient waits for the step's end, of at most
     `deferral_limit` micro-batches (0: of all). `fsdp`: Megatron's own FSDP, and what it divides
-    (`--data-parallel-sharding-strategy`).
+    (`--data-parallel-sharding-strategy`). `graphs`: whose CUDA graphs layers run in (`--cuda-graph-impl`).
+    `inference_cache`: bytes of the cache that Megatron generates with in the trainer's own process
+    (`--inference-dynamic-batching-buffer-size-gb` with `--perform-rl-step`).
 
     `Trainer.attention` "sdpa" is cuDNN's, which Transformer Engine takes on Hopper and newer, "flash" FlashAttention
     2, which it takes on Ampere and where determinism is asked for, "eager" plain torch.
@@ -142,6 +164,8 @@ class Megatron(Struct, frozen=True):
     defer_gradients: bool = False
     deferral_limit: int = 0
     fsdp: Literal["", "optim", "optim_grads", "optim_grads_params"] = ""
+    graphs: Literal["", "local", "transformer_engine"] = ""
+    inference_cache: int = 0
 
 
 class Trainer(Struct, frozen=True):
@@ -152,7 +176,8 @@ class Trainer(Struct, frozen=True):
     its adapter off, a frozen copy beside the model, or one in host memory that is streamed in block by block.
     `reference_weight` is the coefficient of its KL: 0 where nothing uses what it says, None where nobody said.
     `updates` > 1 or a reference add the score phase; so does `scores`, where old log-probs are always computed.
-    `compute_dtype` is that of gathered or cast weights, where it is not `param_dtype`.
+    `compute_dtype` is that of gathered or cast weights, where it is not `param_dtype`. `float8`: projections compute
+    in float8; read for FSDP 2 and Megatron.
     `loss`: "hidden-chunks" goes from hidden states to log-probs in chunks of `logprob_chunk` tokens; "logits" makes
     all logits; "logits-chunks" makes all and takes the loss chunk by chunk; "fused" forms gradients chunk by chunk;
     "value": a head of one output a token instead of logits (critics and reward models).
@@ -185,6 +210,7 @@ class Trainer(Struct, frozen=True):
     compute_dtype: Dtype | None = None
     grad_dtype: Dtype | None = None
     quant: Quant | None = None
+    float8: Float8 | None = None
     optimizer: Optimizer = field(default_factory=Optimizer)
     loss: Literal["hidden-chunks", "logits", "logits-chunks", "fused", "value"] = "hidden-chunks"
     kernels: Literal["eager", "fused"] = "eager"

@@ -11,7 +11,7 @@ from headway.facts.shapes import ModelShape
 from headway.facts.workload import ROLES, Offload, OtherModel, Workload
 from headway.foreign import counts, presets
 from headway.foreign.found import Found, Setting
-from headway.foreign.megatron_flags import offloaded
+from headway.foreign.megatron_flags import float8, offloaded
 from headway.foreign.not_read import not_read
 from headway.foreign.settings import apply
 from headway.foreign.shape_flags import shape_of
@@ -263,6 +263,8 @@ def _trainer(found: Found, megatron: bool) -> dict[str, Setting]:
         told["trainer.optimizer.offload"] = 1.0
     if "use-precision-aware-optimizer" in found.flags:
         told["trainer.optimizer.precision_aware"] = True
+    if megatron and (low := float8(found.flags)) is not None:
+        told |= {"trainer.float8.recipe": low.recipe, "trainer.float8.gather": low.gather}
     told["save"] = "save" in found.flags
     for key in ("save", "eval"):
         every = found.value(f"{key}_interval")

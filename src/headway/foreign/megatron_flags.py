@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Literal, get_args
 
+from headway.facts.workload import Float8
 from headway.foreign.command import Line
 from headway.foreign.rules import Answer, Rule, Unclear
 
@@ -49,7 +50,8 @@ SWITCHES = frozenset({
     "finetune", "multi-latent-attention", "apply-layernorm-1p", "moe-router-pre-softmax",
     "moe-shared-expert-overlap", "moe-router-enable-expert-bias", "distributed-optimizer",
     "fine-grained-activation-offloading", "use-megatron-fsdp", "use-custom-fsdp", "defer-embedding-wgrad-compute",
-    "no-check-for-nan-in-loss-and-grad", "fp8-param-gather", "use-flash-attn", "moe-router-padding-for-fp8",
+    "no-check-for-nan-in-loss-and-grad", "fp8-param-gather", "use-flash-attn", "enable-cuda-graph",
+    "external-cuda-graph", "perform-rl-step", "moe-router-padding-for-fp8",
 })  # fmt: skip
 """Flags that take no value, so that a word after one is nobody's."""
 
@@ -83,6 +85,19 @@ def offloaded(flags: Mapping[str, tuple[str | None, ...]]) -> tuple[str, ...]:
         return ()
     words = " ".join(word or "" for word in flags.get("offload-modules", ())).replace(",", " ").split()
     return tuple(word for word in words if word in OFFLOADABLE)
+
+
+def float8(flags: Mapping[str, tuple[str | None, ...]]) -> Float8 | None:
+    """How layers compute in float8; None where they do not. Megatron's default recipe is delayed scaling.
+
+    >>> float8({"fp8-format": ("hybrid",), "fp8-recipe": ("blockwise",)}).recipe
+    'blockwise'
+    """
+    if not any((flags.get(name) or (None,))[0] for name in ("fp8-format", "fp8")):
+        return None
+    recipe = (flags.get("fp8-recipe") or (None,))[0] or "delayed"
+    known = recipe if recipe in ("delayed", "tensorwise", "blockwise", "mxfp8") else "tensorwise"
+    return Float8(known, gather="fp8-param-gather" in flags)  # type: ignore[arg-type]
 
 
 def dtype(line: Line) -> Answer:

@@ -63,7 +63,7 @@ PEERS: tuple[Peer, ...] = (
     Peer("Megatron-Bridge", r"\bmegatron[./-]bridge\b", rl="verl-megatron"),
     Peer("NeMo", r"\bnemo\.collections\b|\bnemo llm\b|\bnemo_run\b|/NeMo/", rl="verl-megatron"),
     Peer("nanochat", r"\bnanochat\b|-m scripts\.(base|mid|chat)_\w+"),
-    Peer("torchtitan", r"\btorchtitan\b", "fsdp2"),
+    Peer("torchtitan", r"\btorchtitan\b", "torchtitan"),
     Peer("PipelineRL", r"\bpipelinerl\b", rl="openrlhf", rl_only=True),
     Peer("verifiers", r"\bvf-(rl|train)\b|-m verifiers\b"),
     Peer("transformers' examples", r"\brun_(clm|mlm|seq2seq|translation|summarization|qa)\w*\.py"),
@@ -195,7 +195,7 @@ def _made(command: Command, peer: Peer, script: Script, root: Path | None) -> In
     length = next((said[key] for key in (LENGTHS if is_rl else SEQUENCES) if said.get(key, "").isdigit()), "")
     settings = [f"rollout.max_answer={length[:7]}"] if length else []
     rows = said.get("per_device_train_batch_size") or said.get("micro_batch_size") or ""
-    if rows.isdigit() and trainer in ("trl", "hf", "peft", "qlora", "litgpt", "torchtune", "fsdp2"):
+    if rows.isdigit() and trainer in ("trl", "hf", "peft", "qlora", "litgpt", "torchtune", "fsdp2", "torchtitan"):
         settings.append(f"trainer.rows={rows[:4]}")
     return Instead(_model(said, text), trainer, tuple(settings))
 

@@ -159,6 +159,9 @@ def _sft(system: str, **how: object) -> Callable[[ModelShape], Workload]:
 
 _FP32_STATES = Optimizer(step="foreach", master=False)
 _FP32 = {"param_dtype": "fp32", "compute_dtype": "bf16", "grad_dtype": "fp32", "optimizer": _FP32_STATES}
+_TITAN = {
+    **_FP32, "optimizer": Optimizer(step="fused", master=False), "checkpointing": False, "selective": True,
+}  # fmt: skip
 
 PRESETS = {
     preset.name: preset
@@ -179,6 +182,11 @@ PRESETS = {
         ),
         Preset("fsdp2", "FSDP2, fp32 parameters, bf16 compute", _sft("fsdp2", **_FP32), (*_SFT, "layout.devices")),
         Preset(
+            "torchtitan", "torchtitan, each operation checkpointed by its own rule, not compiled",
+            _sft("torchtitan", **_TITAN),
+            (*_SFT, "layout.devices"),
+        ),
+        Preset(
             "torchtune", "torchtune full fine-tuning, compiled",
             _sft("torchtune", kernels="fused", optimizer=Optimizer(state_dtype="bf16", master=False, step="fused")),
             _SFT,
@@ -188,7 +196,9 @@ PRESETS = {
 }  # fmt: skip
 GROWTH = "what host memory gains from step to step (not planned: a leak is no setting; measure two steps)"
 """What no plan of a long run knows, though runs have died of it."""
-SHARDED = {"miles-fsdp", "verl-fsdp", "openrlhf", "fsdp2", "fsdp1", "litgpt", "deepspeed", "torchtune"}
+SHARDED = frozenset(
+    {"miles-fsdp", "verl-fsdp", "openrlhf", "fsdp2", "fsdp1", "litgpt", "deepspeed", "torchtune", "torchtitan"}
+)
 """Systems whose ranks divide parameters, gradients and optimizer state among them when nothing else is set."""
 
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from math import isfinite
 from typing import Literal
 
 from msgspec import Struct
@@ -98,6 +99,8 @@ def parsed(text: str, kind: str, name: str) -> Answer:
     if not NUMBER.fullmatch(text) or len(text) > 30:
         return Unclear(f"{name} {text[:40] or 'empty'}: is no number")
     number = float(text)
+    if not isfinite(number):
+        return Unclear(f"{name} {text}: is too large")
     if kind == "float":
         return number
     if not re.fullmatch(r"[-+]?[\d_]+", text):

@@ -32,8 +32,9 @@ from headway.facts.workload import (
 from headway.foreign.found import Found
 from headway.foreign.gather import truth
 from headway.foreign.hydra import value as literal
-from headway.foreign.megatron_ways import ways
+from headway.foreign.megatron_ways import products, ways
 from headway.foreign.not_read import not_read
+from headway.foreign.trl_losses import with_loss
 
 MAX_PROMPT = 512
 """Tokens of a prompt where nothing says how long prompts are."""
@@ -423,7 +424,9 @@ def _trl(reading: Reading, shape: ModelShape) -> Workload:
         rollout = _rollout(reading, whole // samples if isinstance(samples, int) and samples > 0 else 1)
     else:
         rollout = Rollout(max(1, batch), 1, 0, reading.whole("max_total_len", 1024), 0, 0, 1)
-    trainer = _trl_trainer(reading, rows, is_sampling)
+    trainer = with_loss(reading, _trl_trainer(reading, rows, is_sampling))
+    if trainer.rows != rows:
+        rollout = replace(rollout, prompts=rollout.prompts * trainer.rows // rows)
     made = _run(shape, trainer, rollout, layout, _trl_engine(reading, rollout) if is_sampling else None)
     return replace(made, **{key: found.derived[key] for key in ("gathers", "loads") if key in found.derived})
 
@@ -448,7 +451,7 @@ def _trl_trainer(reading: Reading, rows: int, is_sampling: bool) -> Trainer:
         logprob_chunk=0, entropy=False, updates=reading.whole("num_steps_per_rollout", 1) if is_sampling else 1,
         scores=is_sampling, optimizer=_optimizer(reading, dtype, is_deepspeed),
         offload_parameters=reading.on("param_offload"),
-        loss="fused" if reading.flag("use_liger_kernel", "use_liger_loss") else "logits",
+        loss="logits",
         temperature=is_sampling and (reading.text("temperature") or "1.0") not in ("1", "1.0"),
     )  # fmt: skip
 
@@ -577,7 +580,7 @@ def _megatron(reading: Reading, shape: ModelShape) -> Workload:
     trainer = Trainer(
         system="megatron", param_dtype=dtype, grad_dtype="fp32", lora=None, reference="none", cap=0,
         rows=reading.whole("micro_batch", 1), checkpointing=False, attention="flash", logprob_chunk=0, entropy=False,
-        updates=1, optimizer=optimizer, loss="logits", megatron=ways(reading, shape),
+        updates=1, optimizer=optimizer, loss="logits", megatron=ways(reading, shape), float8=products(reading),
         recompute=_recompute(
             reading, reading.text("recompute-method"), reading.number("recompute-num-layers"),
             " ".join(word or "" for word in found.flags.get("recompute-modules", ())),

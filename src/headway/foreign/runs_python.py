@@ -13,8 +13,6 @@ from headway.facts.shapes import ModelShape
 from headway.facts.workload import Engine, Optimizer, Trainer, Workload
 from headway.foreign.runs import BUILDERS, Reading
 
-PAIRED = ("dpo", "orpo", "cpo", "reward")
-"""Trainers whose samples are a chosen and a rejected sequence, which pass the model together."""
 CHUNKS = 4
 """Parts of a sample whose log-probs are made one after the other (`autotune_batch_and_chunks`); more above 16,384
 tokens."""
@@ -33,7 +31,6 @@ VERSIONS = {"hf": "transformers", "unsloth": "Unsloth"}
 def workload(reading: Reading, shape: ModelShape) -> Workload:
     """The run of a script's trainer."""
     found = reading.found
-    kind = reading.text("script_kind") or ""
     made = BUILDERS["trl"](reading, shape)
     if found.system in VERSIONS:
         reading.notes = [note.replace("TRL 1.x's", f"{VERSIONS[found.system]}'s") for note in reading.notes]
@@ -42,9 +39,6 @@ def workload(reading: Reading, shape: ModelShape) -> Workload:
     ]
     reading.notes += [note for note in found.notes if not note.startswith("the sizes of")]
     trainer = made.trainer
-    if kind in PAIRED:
-        trainer = replace(trainer, rows=2 * trainer.rows)
-        reading.notes.append(f"trainer.rows = {trainer.rows}: a sample of {kind} is a chosen and a rejected sequence")
     lora = trainer.lora
     saved = (*found.flags.get("lora_modules_to_save", ()), *found.flags.get("lora_target_modules", ()))
     if lora is not None and any("embed_tokens" in (text or "") or "lm_head" in (text or "") for text in saved):

@@ -12,10 +12,17 @@ from msgspec.structs import replace
 
 from headway.errors import InputError
 from headway.facts.shapes import ModelShape
-from headway.facts.workload import ROLES, VALUED, Engine, Layout, Lora, Offload, OtherModel, Quant, Workload
+from headway.facts.workload import ROLES, VALUED, Engine, Float8, Layout, Lora, Offload, OtherModel, Quant, Workload
 from headway.units import parse_bytes
 
-SIZES = {"rollout.kv_budget", "engine.bucket", "reward_limit_bytes", "weights_file_bytes", "tools_limit_bytes"}
+SIZES = {
+    "rollout.kv_budget",
+    "engine.bucket",
+    "reward_limit_bytes",
+    "weights_file_bytes",
+    "tools_limit_bytes",
+    "trainer.megatron.inference_cache",
+}
 """Keys whose value is a size and may be written as 512MiB."""
 NOT_SET = {"model", "unknown", "unplanned", "not_read"}
 """Fields that are no keys: the model is named on its own, and what is unknown is said by who reads a run."""
@@ -28,6 +35,7 @@ OF_OTHERS = {
 FRESH: dict[str, Any] = {
     "trainer.lora": Lora(16, "all-linear"),
     "trainer.quant": Quant("nf4"),
+    "trainer.float8": Float8(),
     "engine": Engine("sglang", 0.4),
     "engine.quant": Quant("fp8"),
 }

@@ -224,6 +224,7 @@ SPELLINGS: dict[str, dict[str, str]] = {
     "unsloth-kept": _UNSLOTH,
     "fsdp1": _FSDP,
     "fsdp2": _FSDP,
+    "torchtitan": _FSDP,
     "deepspeed": {**_TRANSFORMERS, "layout.devices": "deepspeed --num_gpus {value}"},
     "torchtune": {
         "trainer.rows": "batch_size={value}",

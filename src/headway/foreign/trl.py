@@ -177,6 +177,7 @@ def _filled(
     model = checkpoint(into, options.get("model_name_or_path", "model_name"))
     flags = {key: tuple(word.text for word in given[-1].values) for key, given in options.line.flags.items()}
     flags |= {key: (str(value)[:200],) for key, value in options.table.items() if key not in flags}
+    flags["trl_kind"] = (kind,)
     if backend.total:
         flags["num_processes"] = (backend.total,)
     if backend.configuration:

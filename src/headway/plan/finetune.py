@@ -45,10 +45,11 @@ def phases(workload: Workload) -> Phases:
     host_items = [_on_host(workload, item) for item in offload.host_states(workload, rank)]
     found: Phases = {}
     for phase, (step, items) in tensors.items():
-        streams = 0
+        streams, pool = 0, (0, 0)
         if phase is Phase.TRAIN:
             streams = training.stream_bytes(workload, items, rank) + training.earlier_holes(workload, batch, rank)
-        entries = _tensors(workload, items, rank, streams) + beside
+            pool = training.gradient_pool(items, rank)
+        entries = _tensors(workload, items, rank, streams, pool) + beside
         loading = [each for each in host_items if each.item.item == "offloaded weights"]
         entries += host_items if phase is not Phase.LOAD else [*loading, *_loading(workload, rank)]
         entries += _saving(workload, rank, items) if phase is Phase.SAVE else []
@@ -83,12 +84,12 @@ def _generation(workload: Workload, rank: Rank) -> Iterator[Entry]:
         yield Entry("device", "allocated", "trainer", Item.exact("gathered blocks", size, text, SOURCE))
 
 
-def _tensors(workload: Workload, items: list[Item], rank: Rank, streams: int) -> list[Entry]:
+def _tensors(workload: Workload, items: list[Item], rank: Rank, streams: int, pool: tuple[int, int]) -> list[Entry]:
     """Tensors where the trainer computes, and what its allocator holds beyond them."""
     if workload.device != "cuda":
         return [Entry("host", "host", "trainer", item) for item in items]
     entries = [Entry("device", "allocated", "trainer", item) for item in items]
-    entries.append(Entry("device", "reserved", "trainer", training.reserved(items, rank.habits, streams)))
+    entries.append(Entry("device", "reserved", "trainer", training.reserved(items, rank.habits, streams, pool)))
     return entries
 
 

@@ -133,16 +133,16 @@ class Loss(Struct, frozen=True):
         as the vocabulary is times wider than the hidden states, their tokens rounded up to a power of two. Policy: a
         chunk is one sample, with logits, two fp32 tensors and, where half precision, their cast.
 
-        Liger of 2025 ("head-fused-cast") writes a chunk's gradient over its logits, and each chunk's part of the
-        head's gradient is a product of its own, cast to fp32, before it is added.
+        Liger of 2025 ("head-fused-cast") writes a chunk's gradient over its logits (`liger_cross_entropy_kernel`),
+        and adds `torch.mm(gradient.t(), states).float()` to the head's gradient: while it is cast, the product and
+        its fp32 copy are there beside the sum (`fused_linear_cross_entropy_forward` without `accum_dtype`).
         """
         filled = (("head's gradient", self.head), ("states' gradient", self.states))
         if self.kind == "policy-fused":
             chunk = min(self.tokens, self.chunk or SAMPLE)
             each = chunk * self.vocab * (2 * 4 + (self.size if self.half else 0))
             return (*self._resident(), ("states of the reference", self.states), *filled, ("a chunk's logits", each))
-        chunks = ceil(self.vocab / self.hidden)
-        tokens = self.chunk or 1 << (ceil(self.tokens / chunks) - 1).bit_length()
+        tokens = self.chunk or fused_chunk(self.tokens, self.vocab, self.hidden)
         if self.kind == "head-fused-cast":
             each = min(tokens, self.tokens) * self.vocab * self.size
             part = self.head + (self.head // self.size * FP32 if self.half else 0)
@@ -178,6 +178,15 @@ class Loss(Struct, frozen=True):
             ("hidden states", self.states),
             ("gradients of the call before", stale),
         )
+
+
+def fused_chunk(tokens: int, vocab: int, hidden: int) -> int:
+    """Tokens of a chunk of Liger's fused cross entropy.
+
+    >>> fused_chunk(16384, 128256, 4096)
+    512
+    """
+    return min(tokens, 1 << (ceil(tokens / ceil(vocab / hidden)) - 1).bit_length())
 
 
 def loss_bytes(loss: Loss) -> Item:

@@ -32,9 +32,10 @@ class Rank(Struct, frozen=True, eq=False):
 
     `base` is the bytes of all parameters as they are stored, `packing` their share of unpacked ones. `trained` are
     elements with a gradient of `gradient_size` bytes, themselves `trained_size`. `block` and `embedding` are elements
-    of the largest block (`block_trained`: without adapters) and of the embedding, `largest` of the largest parameter,
-    `projections` of all matrices. `divided` ranks share parameters, `optimizer_divided` the optimizer's state.
-    `gradients` is one rank's full set in bytes. The formulas are words for the ledger.
+    of the largest block (`block_trained`: without adapters; `block_float8`: gathered in float8) and of the
+    embedding, `largest` of the largest parameter, `projections` of all matrices. `divided` ranks share parameters,
+    `optimizer_divided` the optimizer's state. `gradients` is one rank's full set in bytes. The formulas are words for
+    the ledger.
     """
 
     shape: ModelShape
@@ -47,6 +48,7 @@ class Rank(Struct, frozen=True, eq=False):
     gradient_size: int
     block: int
     block_trained: int
+    block_float8: int
     embedding: int
     largest: int
     projections: int
@@ -101,7 +103,9 @@ def _rank(shape: ModelShape, trainer: Trainer, layout: Layout) -> Rank:
         shape=shape, style=style, parameters=parameters, base=base, packing=base / (parameters * size),
         trained=trained, trained_size=trained_size, gradient_size=gradient_size,
         block=shape.block_parameters(),
-        block_trained=shape.block_parameters() if lora is None else 0, embedding=shape.embedding_parameters(),
+        block_trained=shape.block_parameters() if lora is None else 0,
+        block_float8=_in_float8(shape) if style.float8 is not None and style.float8.gather else 0,
+        embedding=shape.embedding_parameters(),
         largest=max(shape.embedding_parameters(), shape.hidden * shape.ffn),
         projections=packed_elements(shape, head=True),
         groups=tuple(
@@ -115,6 +119,11 @@ def _rank(shape: ModelShape, trainer: Trainer, layout: Layout) -> Rank:
         gradients=ceil(trained * gradient_size / gradients_divided),
         base_formula=f"{parameters:,} parameters{packed}{where}", trained_formula=f"{trained:,} parameters{where}",
     )  # fmt: skip
+
+
+def _in_float8(shape: ModelShape) -> int:
+    """Elements of the largest block's projections; experts are none."""
+    return max(sum(a * b for a, b in shape.lora_linears("all-linear", block)) for block, _ in shape.blocks())
 
 
 def norm_is_fused(rank: Rank) -> bool:

@@ -71,6 +71,10 @@ def block_tape(shape: ModelShape, style: Style, block: Block) -> Tape:
     return tape
 
 
+POINTWISE = (".out", "active", "product", "gated")
+"""How names of results end that no matrix product made: of norms, activations, gates."""
+
+
 class _Builder:
     """Appends the parts of a block to a tape."""
 
@@ -133,6 +137,8 @@ class _Builder:
         """A projection, with its adapter where it has one."""
         tape, style, name = self.tape, self.style, linear.role
         out, weight = self.bytes(linear.outputs), Size(fixed=linear.size * style.size // style.tensor)
+        if style.full and style.float8 is not None:
+            return self._float8(x, linear, out, weight)
         if style.full:
             return tape.add(name, out, x, keeps=[self._cast(x, linear)], weight=weight)
         keeps, unpacked = [], NOTHING
@@ -155,6 +161,31 @@ class _Builder:
         if self.style.stream == self.style.size or linear.inputs != self.shape.hidden:
             return x
         return self.tape.keep(f"{linear.role}.input", self.bytes(linear.inputs))
+
+    def _float8(self, x: str, linear: Linear, out: Size, weight: Size) -> str:
+        """A product of input and weight cast to float8, whose gradients are such products too.
+
+        torchao's `matmul_with_hp_or_float8_args` saves the input as it came and the weight, which under FSDP is a
+        view of the gathered one, and casts both again in the backward pass: run as Python says, it keeps what a
+        product in half precision keeps, and a cast makes two fp32 tensors on the way (`_ToFloat8ConstrFunc`: scaled,
+        clamped). Compiled, a cast is one kernel, and the partitioner keeps no input that it can make again from what
+        is kept anyway: a norm's result from the norm's input and statistics, the MLP's product from gate and up. Of
+        attention's result it keeps a float8 copy beside the result, which attention's own backward pass takes.
+        """
+        tape, style, name = self.tape, self.style, linear.role
+        byte = Size(fixed=linear.size // style.tensor)
+        if not style.fused:
+            wide = self.bytes(max(linear.inputs, linear.outputs), 2 * FP32)
+            return tape.add(
+                name, out, x, keeps=[self._cast(x, linear)], weight=weight,
+                extra=self.bytes(linear.inputs, 2 * FP32).plus(byte), backward_extra=wide.plus(byte),
+            )  # fmt: skip
+        keeps = [self._cast(x, linear)]
+        if style.casts_again:
+            again = x.endswith(POINTWISE)
+            keeps = [] if again else [tape.keep(f"{name}.float8", self.bytes(linear.inputs, 1))]
+        casts = self.bytes(linear.inputs, 1).plus(byte)
+        return tape.add(name, out, x, keeps=keeps, weight=weight, extra=casts, backward_extra=casts)
 
     def adapter(self, x: str, base: str, linear: Linear) -> str:
         """base + B(A(dropout(x))) x scale."""

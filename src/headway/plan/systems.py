@@ -4,7 +4,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from headway.facts.workload import DTYPE_BYTES, Gathers, Lora, Trainer
+from headway.facts.workload import DTYPE_BYTES, Float8, Gathers, Lora, Trainer
 from headway.units import MIB
 
 
@@ -52,6 +52,7 @@ class System(Struct, frozen=True):
     (plan/saving.py). `held_back`: bytes that its allocator holds beyond tensors from loading and from its own
     streams. `loss` and `loss_fused`: the cost of full logits, run eagerly and compiled. `chunks`: that is
     of logits that are made and taken to the loss chunk by chunk, so that head gradients are summed.
+    `pools_gradients`: sharded gradients are in a pool of their own, or may be (plan/training.py).
 
     >>> system("litgpt").fused_qkv
     True
@@ -73,6 +74,7 @@ class System(Struct, frozen=True):
     loss: LossCost = LossCost(10, 12)
     loss_fused: LossCost = LossCost(4, 4)
     chunks: bool = False
+    pools_gradients: Literal["", "maybe", "always"] = ""
 
 
 SYSTEMS: dict[str, System] = {
@@ -92,19 +94,19 @@ SYSTEMS: dict[str, System] = {
     # the model casts its logits to fp32; the loop drops them before the backward pass
     "fsdp2": System(
         norm="fused", gathers="nothing", loads="mapped", root_stays=False, loss=LossCost(10, 12),
-        loss_fused=LossCost(10, 12),
+        loss_fused=LossCost(10, 12), pools_gradients="always",
     ),
     # the loss is compiled too: bf16 logits and their gradient
     "torchtitan": System(
         norm="fused", gathers="nothing", loads="mapped", root_stays=False, loss=LossCost(10, 12),
-        loss_fused=LossCost(4, 4),
+        loss_fused=LossCost(4, 4), pools_gradients="maybe",
     ),
     # logits in eight chunks in half precision (2), their log-softmax in fp32 (4), of one chunk two gradients (8/8);
     # compiled, a chunk's loss keeps its logits alone, and its gradient is in half precision (2/8). Each chunk has a
     # gradient of the head, which is added to the sum of those before it
     "torchtune": System(
         gathers="together", loads="permuted", root_stays=False, loss=LossCost(6, 7), loss_fused=LossCost(2, 2.25),
-        chunks=True,
+        chunks=True, pools_gradients="maybe",
     ),
     # Fabric casts the list of logits to fp32 (4), which the loop holds; log-softmax by chunk of 128 tokens (4)
     "litgpt": System(
@@ -141,11 +143,17 @@ def system(name: str) -> System:
     return SYSTEMS.get(name, SYSTEMS["trl"])
 
 
+RECAST = frozenset({"tensorwise", "rowwise"})
+"""Recipes of torchao whose gradient of a weight takes its input in float8 too: "rowwise_with_gw_hp" takes it as it
+is. Of mxfp8 public pairs say no more than that it keeps what half precision keeps (3 % and 0.3 % apart)."""
+
+
 class Style(Struct, frozen=True):
     """What decides the tape of a block: the trainer's precision and the system's habits, nothing else.
 
     `size` is the bytes of an element of a product, `stream` of the residual stream; `kind` how a base is packed, and
-    `tensor` the ranks that divide widths.
+    `tensor` the ranks that divide widths. `float8`: projections in float8, and `casts_again` whether the compiler has
+    their inputs cast again in the backward pass instead of keeping them.
     """
 
     size: int
@@ -158,6 +166,8 @@ class Style(Struct, frozen=True):
     habits: System
     kind: str
     softcapped: bool = False
+    float8: Float8 | None = None
+    casts_again: bool = False
 
     @property
     def full(self) -> bool:
@@ -168,9 +178,12 @@ class Style(Struct, frozen=True):
     def of(cls, trainer: Trainer, tensor: int = 1, *, softcapped: bool = False) -> "Style":
         """The trainer's."""
         size, habits = DTYPE_BYTES[trainer.compute_dtype or trainer.param_dtype], system(trainer.system)
+        float8 = trainer.float8 if trainer.lora is None else None
+        partitioned = trainer.kernels == "fused" and not trainer.checkpointing and not trainer.selective
         return cls(
             size=size, stream=max(size, DTYPE_BYTES[trainer.param_dtype]) if habits.autocast else size,
             lora=trainer.lora, packed=trainer.quant is not None, attention=trainer.attention,
             fused=trainer.kernels == "fused", tensor=tensor, habits=habits,
-            kind=trainer.quant.kind if trainer.quant else "", softcapped=softcapped,
+            kind=trainer.quant.kind if trainer.quant else "", softcapped=softcapped, float8=float8,
+            casts_again=float8 is not None and float8.recipe in RECAST and partitioned,
         )  # fmt: skip

@@ -3,11 +3,13 @@
 from math import ceil
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.facts.workload import DTYPE_BYTES, Workload
 from headway.plan import passes
 from headway.plan.activations import FP32, Batch
 from headway.plan.item import Item
+from headway.plan.losses import fused_chunk
 from headway.plan.offload import STATE_BYTES, SUBGROUP, optimizer_bytes
 from headway.plan.rank import Rank, norm_is_fused
 from headway.plan.systems import DEEPSPEED, SYSTEMS, LossCost, System, uses_zero
@@ -166,7 +168,8 @@ def gathered(workload: Workload, rank: Rank) -> Gathered:
     """Two blocks, the one that computes and the next; for the loss the head and one block.
 
     ZeRO-3 keeps up to its limit of parameters gathered, and as many that will soon be used again. A pipeline stage
-    keeps what it gathered for its other micro-batches.
+    keeps what it gathered for its other micro-batches. FSDP 2 gathers projections in float8 where it is told to, a
+    byte an element (torchao's `WeightWithDynamicFloat8CastTensor`); the head stays in half precision.
     """
     trainer, layout, habits = workload.trainer, workload.layout, rank.habits
     size, split = rank.style.size, layout.tensor
@@ -181,7 +184,7 @@ def gathered(workload: Workload, rank: Rank) -> Gathered:
     gradients = ceil(rank.block * share * reduced / split)
     head = ceil(rank.embedding * size / split)
     head_gradients = 0 if trainer.lora else ceil(rank.embedding * reduced / split)
-    block = ceil(rank.block * size * rank.packing / split)
+    block = ceil((rank.block * rank.packing - rank.block_float8) * size / split) + ceil(rank.block_float8 / split)
     if layout.pipeline > 1:
         whole = ceil(rank.parameters * size / (split * layout.pipeline))
     elif habits.gathered_stays and rank.shards > 1:
@@ -201,8 +204,11 @@ def loss_bytes(workload: Workload, rank: Rank, batch: Batch) -> tuple[int, int, 
     chunk = min(batch.tokens, trainer.logprob_chunk or batch.tokens) * vocab
     if trainer.loss == "value":
         return 0, 0, 0
-    if trainer.loss in ("hidden-chunks", "fused"):
-        head = rank.embedding * size // layout.tensor if trainer.lora is None else 0
+    if trainer.loss == "fused":
+        return _fused_loss(workload, rank, batch)
+    if trainer.loss == "hidden-chunks":
+        # each chunk's part of the head's gradient is added to the sum of those before
+        head = 2 * rank.embedding * size // layout.tensor if trainer.lora is None else 0
         return 2 * FP32 * chunk, 3 * FP32 * chunk + batch.tokens * shape.hidden * size + head, 0
     cost = _cost(workload, rank)
     cells = batch.tokens * vocab
@@ -219,6 +225,27 @@ def loss_bytes(workload: Workload, rank: Rank, batch: Batch) -> tuple[int, int, 
         round(cost.backward * cells) + last + beside,
         round(cost.held * cells),
     )
+
+
+def _fused_loss(workload: Workload, rank: Rank, batch: Batch) -> tuple[int, int, int]:
+    """Liger's: gradients are formed chunk by chunk in the forward pass, and wait for the backward pass.
+
+    Supervised, a chunk's logits are overwritten with their gradient (`plan/losses.py` has the derivation); as part of
+    the head's gradient each chunk makes a product, and its fp32 copy where that is half precision. Of log-probs a
+    chunk is one sample's answer, with two fp32 tensors beside its logits.
+    """
+    trainer, layout, shape, size = workload.trainer, workload.layout, rank.shape, rank.style.size
+    vocab = ceil(shape.vocab / layout.tensor)
+    trains_head = trainer.lora is None or trainer.lora.embeddings
+    head = rank.embedding * size // layout.tensor if trains_head else 0
+    states = batch.tokens * shape.hidden * size
+    if trainer.scores:
+        longest = batch.longest if batch.reach is None else batch.reach
+        sample = min(longest, ceil(batch.responses / batch.rows))
+        return sample * vocab * (2 * FP32 + size) + states + head, states + head, 0
+    logits = fused_chunk(batch.tokens, shape.vocab, shape.hidden) * vocab * size
+    part = head + (head // size * FP32 if size < FP32 else 0)
+    return logits + states + head + part, states + head, 0
 
 
 def _cost(workload: Workload, rank: Rank) -> LossCost:
@@ -248,7 +275,9 @@ def moments(workload: Workload, batch: Batch, rank: Rank | None = None) -> tuple
     # the sum of the chunks' gradients is copied for the reduction when the last one of them is gone
     summed = max(0, head_gradient - copies.head_gradients) if rank.habits.chunks else 0
     unpacked = head if trainer.quant is not None and rank.habits.packed_head else 0
-    in_head = held + batch.tokens * rank.style.size * ceil(vocab / layout.tensor)
+    # a loss from hidden states has been through the head already
+    through = 0 if trainer.loss in ("fused", "hidden-chunks") else batch.tokens
+    in_head = held + through * rank.style.size * ceil(vocab / layout.tensor)
     everything = _all_gradients(workload, rank, copies)
     before = everything if accumulate else 0
     waiting = 0 if accumulate else min(everything, head_gradient)
@@ -324,6 +353,9 @@ def score(workload: Workload, batch: Batch) -> list[Item]:
         return _items(rank, Moment(found.at, before, 0, found.kept, found.working, found.logits), batch)
     whole, copies = blocks(workload, rank, batch), gathered(workload, rank)
     held = 0 if rank.offloads_parameters else before
+    if trainer.loss == "fused":
+        # only a loss is fused: log-probs alone are made of all logits
+        workload = replace(workload, trainer=replace(trainer, loss="logits"))
     always, logits = _always(rank, batch) + whole.source, loss_bytes(workload, rank, batch)[0]
     pair = (
         Moment("forward, a block", held, copies.blocks, always, whole.forward_free),
@@ -333,15 +365,17 @@ def score(workload: Workload, batch: Batch) -> list[Item]:
 
 
 def _items(rank: Rank, top: Moment, batch: Batch) -> list[Item]:
-    """The lines of a moment. Bounds: what other versions of a system keep was up to a tenth more, in 130 rows."""
+    """The lines of a moment. Bounds: what other versions of a system keep was up to a tenth more, in 130 rows. An
+    older compiler may keep inputs that are cast to float8 as they are, which is up to half more."""
     tokens = f"{batch.rows:,} x {batch.longest:,} tokens"
     gathers = 1.25
     if rank.habits.gathered_stays and rank.shards > 1 and top.gathered:
         gathers = max(gathers, rank.base / top.gathered)
+    kept = 1.5 if rank.style.casts_again else 1.2 if rank.style.packed else 1.1
     rows = (
         ("gradients", top.gradients, 1.0, f"{rank.trained_formula} x {rank.gradient_size} B"),
         ("gathered blocks", top.gathered, gathers, "parameters that compute, and gradients before they are divided"),
-        ("saved activations", top.kept, 1.2 if rank.style.packed else 1.1, f"{rank.shape.layers} blocks, {tokens}"),
+        ("saved activations", top.kept, kept, f"{rank.shape.layers} blocks, {tokens}"),
         ("working set", top.working, 1.3, f"{top.at}, {tokens}"),
         ("logits", top.logits, 1.12, f"{top.at}, {tokens} x {rank.shape.vocab:,}"),
     )
@@ -393,6 +427,21 @@ def stream_bytes(workload: Workload, items: list[Item], rank: Rank) -> int:
     return max(0, max(copies.blocks, copies.loss) + copies.gradients + copies.head_gradients - counted)
 
 
+def gradient_pool(items: list[Item], rank: Rank) -> tuple[int, int]:
+    """Bytes of a rank's gradients that `items` do not count, and their bound: reserved beside the highest moment.
+
+    FSDP 2 makes the divided gradients in the stream that reduces them (`foreach_reduce` of torch), so that memory
+    which logits left is not theirs. The same model on 8 and on 128 ranks differed by 16 B a parameter and rank, as
+    with gradients. Where the loss is compiled, seven runs lie on both sides, and only the bound has them; adapters'
+    are small.
+    """
+    if rank.shards == 1 or not rank.habits.pools_gradients:
+        return 0, 0
+    apart = max(0, rank.gradients - sum(item.bytes for item in items if item.item == "gradients"))
+    likely = rank.style.full and (rank.habits.pools_gradients == "always" or not rank.style.fused)
+    return apart * likely, apart
+
+
 def earlier_holes(workload: Workload, batch: Batch, rank: Rank) -> int:
     """What the allocator holds beyond the highest moment of a pass because another moment left it more holes.
 
@@ -408,16 +457,18 @@ def earlier_holes(workload: Workload, batch: Batch, rank: Rank) -> int:
     return round(max(map(held, found)) - held(max(found, key=lambda moment: moment.bytes)))
 
 
-def reserved(items: list[Item], habits: System = SYSTEMS["peft"], streams: int = 0) -> Item:
+def reserved(
+    items: list[Item], habits: System = SYSTEMS["peft"], streams: int = 0, pool: tuple[int, int] = (0, 0)
+) -> Item:
     """What the allocator holds beyond tensors: rounding and holes, in proportion to what comes and goes, and other
-    streams' pools."""
+    streams' pools; `pool` that of gradients, with its bound."""
     size = upper = 0.0
     for item in items:
         if item.item not in PERMANENT:
             low, high = (LOGITS_HOLES, LOGITS_HOLES_UPPER) if item.item == "logits" else (HOLES, HOLES_UPPER)
             size, upper = size + low * item.bytes, upper + high * item.upper
-    fixed = habits.held_back + streams
+    fixed = habits.held_back + streams + pool[0]
     return Item(
-        "fragmentation", round(size) + fixed, round(upper) + 2 * habits.held_back + streams,
+        "fragmentation", round(size) + fixed, round(upper) + 2 * habits.held_back + streams + pool[1],
         f"{HOLES:.0%} of transient bytes, {LOGITS_HOLES:.0%} of logits, {fixed:,} B", SOURCE,
     )  # fmt: skip

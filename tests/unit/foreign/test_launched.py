@@ -6,6 +6,7 @@ import pytest
 
 from headway.errors import InputError
 from headway.facts import shapes
+from headway.facts.workload import Float8
 from headway.foreign import presets
 from headway.foreign.launched import workload
 from headway.foreign.readers import read_run, settings_of
@@ -130,6 +131,15 @@ def test_what_the_script_does_not_tell_is_listed():
 def test_overrides_win():
     run = workload(found(f"{TRAIN} /m/Qwen3-4B --train-backend fsdp --colocate"), overrides=["rollout.prompts=3"])
     assert run.rollout.prompts == 3
+
+
+def test_float8_is_megatrons():
+    flags = "--colocate --fp8-format e4m3 --fp8-recipe blockwise"
+    run = workload(found(f"{TRAIN} /root/Qwen3-4B {flags}"))
+    assert run.trainer.float8 == Float8("blockwise")
+    # near misses: the FSDP trainer has no such flag, and none was given
+    assert workload(found(f"{TRAIN} /root/Qwen3-4B {flags} --train-backend fsdp")).trainer.float8 is None
+    assert workload(found(f"{TRAIN} /root/Qwen3-4B --colocate")).trainer.float8 is None
 
 
 @pytest.mark.parametrize(

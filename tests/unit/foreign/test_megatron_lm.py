@@ -4,10 +4,12 @@ import pytest
 
 from headway.facts.blocks import Mamba
 from headway.facts.shapes import by_name
+from headway.facts.workload import Float8
 from headway.foreign import megatron_lm, runs
 from headway.foreign.found import Found
 from headway.foreign.shape_flags import shape_of
 from headway.foreign.shell import read_text
+from headway.units import GIB
 
 FLAGS = (
     "--num-layers 48 --hidden-size 2048 --num-attention-heads 32 --seq-length 4096 --micro-batch-size 1 "
@@ -131,3 +133,57 @@ def test_fsdp_offloading_and_deferral_are_read():
     assert (ways.defer_gradients, ways.deferral_limit) == (True, 3)
     plain = runs.workload(found(f"torchrun pretrain_gpt.py {FLAGS} --offload-modules core_attn"), by_name("qwen3-4b"))
     assert (plain.trainer.megatron.fsdp, plain.trainer.megatron.offload_modules) == ("", ())
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("--fp8-format hybrid", Float8("delayed")),
+        ("--fp8-format e4m3 --fp8-recipe blockwise", Float8("blockwise")),
+        ("--fp8-format e4m3 --fp8-recipe mxfp8 --fp8-param-gather", Float8("mxfp8", gather=True)),
+        # near misses: a recipe alone switches nothing on
+        ("--fp8-recipe blockwise", None),
+        ("", None),
+    ],
+)
+def test_float8(flags, expected):
+    said = found(
+        f"torchrun --nproc_per_node 8 --nnodes 1 pretrain_gpt.py {FLAGS} {flags} --tensor-model-parallel-size 2"
+    )
+    assert runs.workload(said, by_name("qwen3-4b")).trainer.float8 == expected
+
+
+@pytest.mark.parametrize(
+    ("flags", "graphs", "cache"),
+    [
+        ("--cuda-graph-impl transformer_engine --cuda-graph-scope attn", "transformer_engine", 0),
+        ("--external-cuda-graph", "transformer_engine", 0),
+        ("--enable-cuda-graph --perform-rl-step", "local", 40),
+        ("--perform-rl-step --inference-dynamic-batching-buffer-size-gb 20", "", 20),
+        # near misses: none are captured, and a cache without generation is none
+        ("--cuda-graph-impl none", "", 0),
+        ("--inference-dynamic-batching-buffer-size-gb 20", "", 0),
+    ],
+)
+def test_graphs_and_the_cache_of_generation(flags, graphs, cache):
+    said = found(
+        f"torchrun --nproc_per_node 8 --nnodes 1 pretrain_gpt.py {FLAGS} {flags} --tensor-model-parallel-size 2"
+    )
+    run = runs.workload(said, by_name("qwen3-4b"))
+    megatron = run.trainer.megatron
+    assert (megatron.graphs, megatron.inference_cache) == (graphs, cache * GIB)
+    assert any("te_version" in note for note in run.unknown) == (graphs == "transformer_engine")
+
+
+def test_a_number_beyond_all_numbers_is_unclear():
+    assert found(f"torchrun pretrain_gpt.py {FLAGS} --tensor-model-parallel-size 1e99932").unknown["tp"]
+
+
+def test_an_unknown_recipe_is_said():
+    said = found(
+        f"torchrun --nproc_per_node 8 --nnodes 1 pretrain_gpt.py {FLAGS} --fp8-format e4m3 --fp8-recipe custom "
+        "--tensor-model-parallel-size 2"
+    )
+    run = runs.workload(said, by_name("qwen3-4b"))
+    assert run.trainer.float8 == Float8("tensorwise")
+    assert any("--fp8-recipe custom is not planned" in note for note in run.unknown)

@@ -38,7 +38,16 @@ def test_a_key_of_an_absent_section_makes_it_and_none_takes_it_away() -> None:
 def test_every_key_reads_back_what_its_workload_holds() -> None:
     """Setting a key to its own value changes nothing: no key is lost on the way through text."""
     others = [f"{role}.group=0" for role in ROLES]
-    run = apply(example(), ["trainer.lora.rank=8", "trainer.quant.kind=nf4", "engine.quant.kind=fp8", *others])
+    run = apply(
+        example(),
+        [
+            "trainer.lora.rank=8",
+            "trainer.quant.kind=nf4",
+            "trainer.float8.recipe=rowwise",
+            "engine.quant.kind=fp8",
+            *others,
+        ],
+    )
     for path in table():
         held = value(run, path)
         if isinstance(held, ModelShape):

@@ -160,3 +160,34 @@ def test_a_missing_deepspeed_file_hides_only_what_it_holds():
     assert said.settings["nodes"] is None
     assert "ds_zero2.json" in said.unknown["zero_stage"]
     assert runs.workload(said, by_name("qwen3-0.6b")).layout.zero == "gradients"
+
+
+@pytest.mark.parametrize(
+    ("program", "flags", "expected"),
+    [
+        ("sft", "--loss_type chunked_nll", ("hidden-chunks", 256, 4, 8)),
+        ("sft", "--loss_type nll", ("logits", 0, 4, 8)),
+        ("sft", "--use_liger_kernel", ("fused", 0, 4, 8)),
+        ("dpo", "", ("logits", 0, 8, 16)),
+        ("reward", "", ("value", 0, 8, 16)),
+        # near misses: a loss of preferences is none of chunks, and a sample of KTO is one sequence
+        ("dpo", "--loss_type chunked_nll", ("logits", 0, 8, 16)),
+        ("kto", "", ("logits", 0, 4, 8)),
+    ],
+)
+def test_what_the_loss_is_made_of(program, flags, expected):
+    """A pair is two sequences of a micro-batch and of a step."""
+    said = found(
+        f"trl {program} --model_name_or_path Qwen/Qwen3-0.6B --per_device_train_batch_size 4 "
+        f"--gradient_accumulation_steps 2 {flags}"
+    )
+    run = runs.workload(said, by_name("qwen3-0.6b"))
+    trainer = run.trainer
+    assert (trainer.loss, trainer.logprob_chunk, trainer.rows, run.rollout.prompts) == expected
+    told = [note for note in run.unknown if "loss_type = nll" in note]
+    assert bool(told) == (program == "sft" and not flags)
+
+
+def test_a_script_that_leaves_the_loss_to_trl_is_told_what_newer_releases_do():
+    run = runs.workload(found("trl sft --model_name_or_path Qwen/Qwen3-0.6B"), by_name("qwen3-0.6b"))
+    assert any("trainer.loss=hidden-chunks" in note for note in run.unknown)

@@ -18,6 +18,7 @@ from headway.facts.workload import Layout, Lora, Optimizer, Quant, Rollout, Trai
 from headway.foreign import presets
 from headway.plan import offload, training
 from headway.plan.ledger import Phase
+from headway.plan.losses import Loss
 from headway.plan.plan import DEVICE, HOST, plan
 from headway.plan.rank import Rank
 
@@ -170,6 +171,39 @@ def test_logits_of_fp32_weights_are_not_halved_because_a_master_could_be_there()
 
     assert per_logit(run) == 12
     assert per_logit(half) == 6
+
+
+def test_ligers_loss_holds_a_chunk_and_parts_of_the_heads_gradient() -> None:
+    """The same as the loss alone holds (`plan/losses.py`), which torch counts."""
+    made = workload(system="trl", loss="fused", rows=4)
+    batch, shape = training.micro_batch(made), made.model
+
+    def held(planned: Workload) -> tuple[int, int, int]:
+        return training.loss_bytes(planned, Rank.of(planned), batch)
+
+    parts = dict(Loss("head-fused-cast", batch.tokens, shape.vocab, shape.hidden).parts())
+    outside = ("workspace", "head matrices", "hidden states", "gradients of the call before")
+    assert held(made)[0] == sum(size for name, size in parts.items() if name not in outside)
+    # near misses: a frozen head has no gradient, and log-probs of a sample are one chunk
+    frozen = replace(made, trainer=replace(made.trainer, lora=Lora(8, "all-linear", "bf16")))
+    assert held(frozen)[0] == parts["a chunk's logits"] + parts["states' gradient"]
+    scoring = replace(frozen, trainer=replace(frozen.trainer, scores=True))
+    assert held(scoring)[0] == 10 * batch.longest * shape.vocab + parts["states' gradient"]
+    # log-probs without a loss are made of all logits
+    plain = replace(scoring, trainer=replace(scoring.trainer, loss="logits"))
+    assert training.score(scoring, batch) == training.score(plain, batch)
+
+
+@pytest.mark.parametrize("loss", ["fused", "hidden-chunks"])
+def test_a_loss_from_hidden_states_leaves_the_head_no_gradient_of_logits(loss: str) -> None:
+    made = workload(system="trl", rows=4)
+    batch = training.micro_batch(made)
+
+    def head(how: str) -> int:
+        planned = replace(made, trainer=replace(made.trainer, loss=how, logprob_chunk=64))
+        return next(each.logits for each in training.moments(planned, batch) if each.at == "head, backward")
+
+    assert (head(loss), head("logits")) == (0, 2 * batch.tokens * made.model.vocab)
 
 
 @pytest.mark.parametrize("system", ["hf", "fsdp1", "fsdp2", "litgpt", "torchtitan", "deepspeed"])

@@ -142,7 +142,7 @@ def _loaded(found: Found, made: Obj, owner: str) -> None:
         found.put("attn_implementation", "flash_attention_2", at.get("use_flash_attention_2", where))
     quantization(found, said.get("quantization_config", MISSING), at.get("quantization_config", where))
     if owner in HEADS:
-        found.kinds.add("head")
+        found.put("few_outputs", True, where)
     if owner.endswith("WithValueHead"):
         found.kinds.add("value")
     if owner in UNSLOTH or made.path.startswith("unsloth."):

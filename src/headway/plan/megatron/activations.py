@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from headway.facts.blocks import Block
 from headway.plan.activations import Batch
-from headway.plan.megatron import encoder, mamba, moe, offload
+from headway.plan.megatron import encoder, float8, mamba, moe, offload
 from headway.plan.megatron.parts import NOTHING, Layer, Part, gathered, stream, unfused
 from headway.plan.megatron.run import FP32, Run
 from headway.plan.megatron.widths import attention_of, mlp
@@ -66,7 +66,10 @@ def _attention(run: Run, batch: Batch, block: Block) -> Part:
         keys, values = keys * far.longest // batch.longest, values * far.longest // batch.longest
         batch = replace(batch, reach=far.longest)
     core_kept, core_dropped, core_forward, core_backward = _core(run, batch, out)
-    kept = normed + latent + core_kept + (gathered(run, batch) if _keeps_gathered(run) else 0)
+    # latent attention has a norm apart, whose result two projections save, each in its precision
+    into = normed if run.shape.mla is not None else float8.saved(run, normed)
+    core_kept += float8.attended(run, out)
+    kept = into + latent + core_kept + (gathered(run, batch) if _keeps_gathered(run) else 0)
     qkv = queries + keys + values
     dropped, inside = core_dropped, core_kept - out
     if run.drops("mla_up_proj") and run.shape.mla is not None:
@@ -74,7 +77,7 @@ def _attention(run: Run, batch: Batch, block: Block) -> Part:
     else:
         kept, inside = kept + qkv, inside + qkv
     if run.drops("layernorm") and (run.shape.mla is not None or not run.te):
-        kept, dropped = kept - normed, dropped + normed
+        kept, dropped = kept - into, dropped + into
     whole = tokens * run.shape.hidden * size
     # backward: gradients of queries (fp32 while they are summed), keys and values, and of attention's output
     backward = core_backward + qkv + queries * FP32 // size + out + normed + gathered(run, batch)
@@ -94,8 +97,9 @@ def _qkv(run: Run, tokens: int, block: Block) -> tuple[int, int, int, int, int]:
     if shape.mla is not None:
         mla, heads = shape.mla, ceil(shape.heads / run.tensor)
         key, value = heads * (mla.qk_nope + mla.qk_rope), heads * mla.v
-        narrow = 2 * mla.q_lora + 2 * mla.kv_lora
-        latent = ceil(tokens * narrow * size / run.stream) + tokens * mla.qk_rope * size
+        # of each latent vector its norm's input and result, which is in one module with the next projection
+        narrow = ceil(tokens * (mla.q_lora + mla.kv_lora) * size / run.stream)
+        latent = narrow + float8.saved(run, narrow) + tokens * mla.qk_rope * size
         wide = tokens * size
         return latent, wide * key, wide * key, wide * value, wide * value
     widths = {one.role: one.outputs for one in attention_of(shape, block, run.tensor)}
@@ -146,12 +150,13 @@ def _mlp(run: Run, batch: Batch) -> Part:
     normed, whole = stream(run, batch), gathered(run, batch)
     up, down = mlp(shape, shape.ffn, run.tensor)
     first, second = tokens * up.outputs * size, tokens * down.inputs * size
-    kept = normed + first + second * (1 + unfused(run)) + (whole if _keeps_gathered(run) else 0)
+    into = float8.saved(run, normed)
+    kept = into + first + float8.saved(run, second) + second * unfused(run) + (whole if _keeps_gathered(run) else 0)
     dropped = 0
     if run.drops("mlp"):
         kept, dropped = 0, kept
     elif run.drops("layernorm") and not run.te:
-        kept, dropped = kept - normed, normed
+        kept, dropped = kept - into, into
     # the result's gradient is gathered, then that of the activation replaces the activation
     backward = first + 2 * normed + whole
     return Part(kept, dropped, whole + normed, max(backward, second + 2 * whole + normed))
@@ -168,4 +173,4 @@ def _recurrent(run: Run, batch: Batch) -> Part:
     made = wide * (2 * kind.conv_width + 2 * kind.key_width + 3 * kind.value_width) // run.tensor
     made += batch.tokens * 4 * FP32 * kind.value_heads // run.tensor
     backward = wide * (2 * kind.conv_width + kind.value_width) // run.tensor
-    return Part(normed + made, 0, made // 2, backward + gathered(run, batch))
+    return Part(float8.saved(run, normed) + made, 0, made // 2, backward + gathered(run, batch))

@@ -14,6 +14,7 @@ Megatron Core, `ssd_combined.py` of mamba-ssm 2.2.
 """
 
 from headway.plan.activations import Batch
+from headway.plan.megatron import float8
 from headway.plan.megatron.parts import Part, gathered, stream
 from headway.plan.megatron.run import FP32, Run
 
@@ -33,4 +34,5 @@ def mixer(run: Run, batch: Batch) -> Part:
     states = batch.tokens * kind.inner * kind.state * FP32 // (CHUNK * run.tensor)
     working = conv + steps + 2 * states
     backward = working + made + conv + 2 * inner + states
-    return Part(normed + made + 2 * inner, 0, working + whole, backward + normed + whole)
+    kept = float8.saved(run, normed) + made + inner + float8.saved(run, inner)
+    return Part(kept, 0, working + whole, backward + normed + whole)

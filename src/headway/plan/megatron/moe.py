@@ -15,7 +15,7 @@ and that of the shared experts. Source: Megatron Core's `MoELayer.forward` and `
 from math import ceil
 
 from headway.plan.activations import Batch
-from headway.plan.megatron import offload
+from headway.plan.megatron import float8, offload
 from headway.plan.megatron.parts import Part, gathered, stream, unfused
 from headway.plan.megatron.run import FP32, Run
 from headway.plan.megatron.widths import mlp
@@ -42,18 +42,20 @@ def experts(run: Run, batch: Batch) -> Part:
     shared = 0
     if shape.shared_ffn:
         wide, narrow = mlp(shape, shape.shared_ffn, run.tensor)
-        shared = tokens * (wide.outputs + narrow.inputs * (1 + unfused(run))) * size
+        shared = tokens * (wide.outputs + narrow.inputs * unfused(run)) * size
+        shared += float8.saved(run, tokens * narrow.inputs * size)
     sent = ceil(shape.experts_per_token * tokens * hidden * size / run.stream)
     weighed = 0 if run.core_since(0, 13) else sent
     # without a fused kernel the product is a tensor of its own before a probability weighs it
-    second *= 1 + (unfused(run) + 1 if unfused(run) else 0)
-    inside = routing + moved + first + second + weighed + copies * FP32 + shared
+    second = float8.saved(run, second) + second * (unfused(run) + 1 if unfused(run) else 0)
+    received = float8.saved(run, moved)
+    inside = routing + received + first + second + weighed + copies * FP32 + shared
     kept, dropped = normed + inside, 0
     hosted: tuple[int, ...] = ()
     if run.drops("moe"):
         kept, dropped = normed, inside
     else:
-        hosted = offload.experts(run, normed, moved, first, second)
+        hosted = offload.experts(run, normed, received, first, second)
         if run.drops("moe_act"):
             kept, dropped = kept - second, dropped + second
         if run.drops("shared_experts"):

@@ -9,7 +9,7 @@ from headway.facts.workload import Workload
 from headway.plan import training
 from headway.plan.activations import Batch
 from headway.plan.item import Item
-from headway.plan.megatron import encoder, fsdp, offload, runtime, states
+from headway.plan.megatron import encoder, fsdp, graphs, offload, runtime, states
 from headway.plan.megatron.activations import layer
 from headway.plan.megatron.loss import loss
 from headway.plan.megatron.parts import Layer, gathered, stream
@@ -69,13 +69,17 @@ def moments(workload: Workload, run: Run, stage: Stage, batch: Batch) -> tuple[M
     layers = {block: layer(run, batch, block) for block, _ in stage.groups} or {_widest(run): NOTHING}
     held = _held(workload, run, stage, batch, layers)
     always = (2 * stream(run, batch) if stage.count > 1 else 0) + (gathered(run, batch) if stage.head else 0)
-    always += fsdp.gathered(run, stage)
+    divided = fsdp.gathered(run, stage)
+    always += divided.parameters
     forward = max(one.forward for one in layers.values())
     backward = max(one.backward + _again(run, stage, one) + max(one.hosted, default=0) for one in layers.values())
     found = [
         Moment("forward, last layer", held, forward + always),
-        Moment("backward, last layer", held, backward + always, 0, _weight_gradient(run, stage)),
+        Moment("backward, last layer", held, backward + always + divided.gradients, 0, _weight_gradient(run, stage)),
     ]
+    if divided.waiting:
+        gone = divided.layers * min(one.kept for one in layers.values())
+        found.append(Moment("backward, gradients wait", max(0, held - gone), backward + always + divided.waiting))
     if stage.head:
         costs = loss(run, batch)
         whole = batch.tokens * run.shape.hidden * run.size
@@ -170,7 +174,8 @@ def train(workload: Workload, stage: Stage, batch: Batch | None = None) -> list[
     run = Run.of(workload)
     batch = batch or training.micro_batch(workload)
     top = max(moments(workload, run, stage, batch), key=lambda moment: moment.bytes)
-    return _items(run, stage, top, batch, in_flight(stage, micro_batches(workload, run)))
+    number = micro_batches(workload, run)
+    return _items(run, stage, top, batch, in_flight(stage, number)) + graphs.items(run, stage, batch, number)
 
 
 def host_items(workload: Workload, stage: Stage) -> list[Item]:
@@ -202,11 +207,13 @@ def score(workload: Workload, stage: Stage, batch: Batch | None = None) -> list[
 
 
 def step(workload: Workload, stage: Stage) -> list[Item]:
-    """The optimizer's step has fused kernels: copies of half-precision moments, and what stays of the runtime."""
+    """The optimizer's step has fused kernels: copies of half-precision moments, and what stays of the runtime and of
+    captured graphs."""
     run = Run.of(workload)
     copies = states.step_bytes(run, states.counts(run, stage))
     found = [Item.exact("temporaries", copies, "moments in fp32 while they are updated", SOURCE)] if copies else []
-    return found + runtime.items(run, stage)
+    batch = training.micro_batch(workload)
+    return found + runtime.items(run, stage) + graphs.items(run, stage, batch, micro_batches(workload, run))
 
 
 def _items(run: Run, stage: Stage, top: Moment, batch: Batch, flights: tuple[int, ...]) -> list[Item]:

@@ -1,6 +1,7 @@
 """What Megatron and Transformer Engine allocate beside the model: dummy gradients, workspaces, communicators."""
 
 from headway.plan.item import Item
+from headway.plan.megatron import float8
 from headway.plan.megatron.moe import STREAMS
 from headway.plan.megatron.run import SOURCE, Run
 from headway.plan.megatron.stages import Stage
@@ -40,7 +41,7 @@ def items(run: Run, stage: Stage) -> list[Item]:
         Item.exact("dummy weight gradients", size, "one for each distinct shape of a weight", SOURCE),
         Item("workspaces", spaces * WORKSPACE, 2 * spaces * WORKSPACE, f"{spaces} x 32 MiB", "cuBLAS"),
     ]
-    return [item for item in found if item.upper]
+    return [item for item in found if item.upper] + float8.items(run, stage)
 
 
 def communicators(run: Run) -> Item:

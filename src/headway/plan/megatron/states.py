@@ -15,6 +15,7 @@ from headway.facts.blocks import Block
 from headway.facts.shapes import ModelShape
 from headway.facts.workload import DTYPE_BYTES
 from headway.plan.item import Item
+from headway.plan.megatron import float8
 from headway.plan.megatron.run import FP32, SOURCE, Run
 from headway.plan.megatron.stages import Stage
 from headway.plan.megatron.widths import attention, attention_of, kv_heads, mlp, plain_width
@@ -189,10 +190,13 @@ def items(run: Run, stage: Stage, *, stepped: bool) -> list[Item]:
     per = state_size(run) if stepped else master_size(run)
     here_weights = found.frozen + own if run.divides("params") else found.all
     here_gradients = own if run.divides("grads") else found.trained
+    # what FSDP divides is not counted in float8
+    less = 0 if run.divides("params") else float8.stored(run, stage)
+    weights, stored = here_weights * size + less, ", projections in float8" if less else ""
     size_all = own * per + (_muon_tables(run, found) if stepped else 0)
     return [
         item for item in (
-            Item.exact("weights", here_weights * size, f"{here_weights:,} parameters x {size} B, {where}", SOURCE),
+            Item.exact("weights", weights, f"{here_weights:,} parameters x {size} B{stored}, {where}", SOURCE),
             Item.exact(
                 "gradient buffer", here_gradients * gradient_size(run),
                 f"{here_gradients:,} parameters x {gradient_size(run)} B", SOURCE,

@@ -40,6 +40,12 @@ def test_a_sample_of_dpo_is_a_pair(tmp_path):
     assert (sft.trainer.rows, sft.trainer.reference) == (2, "none")
 
 
+def test_a_model_for_classification_has_no_logits(tmp_path):
+    plain = changed(tmp_path, "hf_trainer.py")
+    few = changed(tmp_path, "hf_trainer.py", ("AutoModelForCausalLM", "AutoModelForSequenceClassification"))
+    assert (plain.trainer.loss, few.trainer.loss) == ("logits", "value")
+
+
 def test_what_is_prepared_for_training_in_4_bit_has_its_embeddings_in_fp32(tmp_path):
     prepared = changed(tmp_path, "sft_qlora.py")
     assert (prepared.trainer.param_dtype, prepared.trainer.compute_dtype) == ("fp32", "bf16")

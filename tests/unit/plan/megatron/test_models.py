@@ -144,13 +144,37 @@ def test_megatron_s_own_fsdp_divides_gradients_then_parameters(divided: str, sha
     assert found["optimizer state"] == pytest.approx(12 * count / 4, rel=1e-6)
 
 
-def test_what_fsdp_gathers() -> None:
-    """Two layers and a table, each with its gradient."""
+def test_fsdp_gathers_ahead_and_lets_gradients_wait_by_elements() -> None:
+    """All layers of a small stage, and its table; backward one layer's gradients first, then all of them."""
     (stage,) = Run.of(run(LLAMA)).stages()
-    whole = 2 * LLAMA.block_parameters() + LLAMA.hidden * LLAMA.vocab
-    assert fsdp.gathered(Run.of(run(LLAMA, devices=4, fsdp="optim_grads_params")), stage) == 6 * whole
-    assert fsdp.gathered(Run.of(run(LLAMA, devices=4, fsdp="optim_grads")), stage) == 4 * whole
-    assert fsdp.gathered(Run.of(run(LLAMA, devices=4, fsdp="optim")), stage) == 0
+    block, table = LLAMA.block_parameters(), LLAMA.hidden * LLAMA.vocab
+    every = 8 * block + table
+    both = fsdp.gathered(Run.of(run(LLAMA, devices=4, fsdp="optim_grads_params")), stage)
+    assert both == (2 * every, 4 * (block + table), 4 * every, 8)
+    assert fsdp.gathered(Run.of(run(LLAMA, devices=4, fsdp="optim_grads")), stage) == (0, *both[1:])
+    assert fsdp.gathered(Run.of(run(LLAMA, devices=4, fsdp="optim")), stage) == (0, 0, 0, 0)
+
+
+def test_fsdp_of_large_layers_has_three_of_them() -> None:
+    """Layers of more than 500 million elements: the one that computes and the next, and three gradients."""
+    wide = replace(LLAMA, hidden=8192, ffn=32768, heads=64, kv_heads=64, head_dim=128)
+    (stage,) = Run.of(run(wide)).stages()
+    block, table = wide.block_parameters(), wide.hidden * wide.vocab
+    assert block > 500_000_000
+    found = fsdp.gathered(Run.of(run(wide, devices=4, fsdp="optim_grads_params")), stage)
+    assert found == (2 * (2 * block + table), 4 * (block + table), 4 * (3 * block + table), 3)
+
+
+def test_gradients_that_wait_meet_fewer_activations() -> None:
+    work = run(LLAMA, devices=4, fsdp="optim_grads_params", rows=1)
+    (stage,) = Run.of(work).stages()
+    found = {each.at: each for each in passes.moments(work, Run.of(work), stage, BATCH)}
+    first, last = found["backward, last layer"], found["backward, gradients wait"]
+    assert last.kept < first.kept
+    assert last.working - first.working == 4 * 7 * LLAMA.block_parameters()
+    # near miss: nothing waits where gradients are not divided
+    plain = run(LLAMA, devices=4)
+    assert "backward, gradients wait" not in {each.at for each in passes.moments(plain, Run.of(plain), stage, BATCH)}
 
 
 def test_a_group_of_micro_batches_leaves_no_rest_smaller_than_the_stages() -> None:
