@@ -120,6 +120,7 @@ def _settings(found: Found, workload: Workload | None, name: str) -> Settings:
     return Settings(
         vocab=vocab, tensor=whole("tp") or 1, cap=whole("max_tokens_per_gpu"), save=whole("save_interval"),
         evaluate=whole("eval_interval"), workload=workload, system=found.system, script=name,
+        flags={flag: values[-1] for flag, values in found.flags.items() if values and values[-1] is not None},
     )  # fmt: skip
 
 
@@ -130,6 +131,7 @@ def merged(first: Settings, second: Settings) -> Settings:
         cap=first.cap or second.cap, save=first.save or second.save, evaluate=first.evaluate or second.evaluate,
         workload=first.workload or second.workload, system=first.system or second.system,
         unified=first.unified or second.unified, phase=first.phase or second.phase, step=first.step or second.step,
+        flags=first.flags or second.flags,
     )  # fmt: skip
 
 

@@ -37,6 +37,6 @@ RULE = Rule(
             "drain the node, reset or replace the device, resume elsewhere", "no second death there", "a node less"
         ),
     ),
-    settle=(settle.NVIDIA,),
+    settle=settle.DEVICE_FAULTS,
     find=_find,
 )

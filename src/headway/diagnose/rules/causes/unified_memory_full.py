@@ -101,7 +101,7 @@ def _at_start(case: Case, tenant: Evidence) -> Claim | None:
         "" if free is None or total is None else f"{free:g} of {total:g} GiB of CPU and GPU together were free; "
     )
     because = f"{numbers}what a device of unified memory calls free leaves out the page cache"
-    return Claim("supported", because, (tenant.place,), (PAGE_CACHE, *share_advice(tenant)))
+    return Claim("supported", because, (tenant.place,), (PAGE_CACHE, *share_advice(tenant, case.seen)))
 
 
 RULE = Rule(
@@ -134,6 +134,7 @@ RULE = Rule(
             "do not raise RAY_memory_usage_threshold, nor switch the monitor off",
             "at 100 % the system stops any process, without a message of Ray",
             "the machine can hang",
+            on="ray",
         ),
         Advice("offloading to the host frees nothing here", "both are the same memory", "time lost"),
     ),

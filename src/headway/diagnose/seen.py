@@ -1,0 +1,141 @@
+"""Where a run was, as far as its log and its settings show: which trainer, which engine, which platforms.
+
+Nothing is taken from a word alone: a folder, an environment or a user may be called after any of them. A trainer
+shows by its package's own folders, modules, actors or command lines, a platform by its own programs and texts.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from headway.diagnose.evidence import Evidence
+from headway.diagnose.frameworks import FRAMEWORKS, ON_RAY, Framework, of_system
+from headway.diagnose.settings import Settings
+
+ENGINES = {
+    "vllm": r"(?:^|[/\\\"' ])vllm[/\\](?!__)|\bEngineCore|VllmWorker|\bpynccl|warming up sampler|"
+    r"\bvllm\.(?:v1|engine|worker|entrypoints)\b|vLLM API server",
+    "sglang": r"(?:^|[/\\\"' ])sglang[/\\]|sglang::|\bsglang\.(?:srt|launch_server)\b|--mem-fraction-static|"
+    r"\bScheduler hit an exception",
+}
+"""Engine -> what only its own code or texts look like."""
+
+_VLLM_PROCESS = r"EngineCore\w*|APIServer\w*|ApiServer\w*|DPCoordinator|VllmWorker[^()]{0,20}|Worker(?:_[A-Z]+\d+)*"
+"""What vLLM puts before the lines of its processes, in the form that Ray uses for actors: `(EngineCore_0 pid=12)`."""
+
+_PLATFORMS = {
+    "kubernetes": r"(?i:kube)|\bK8s\b|\[pod/|(?<![\w-])[Pp]ods?[ /][\"']?(?!v\d)[a-z0-9]+-|\bEvicted\b|"
+    r"NodeNotReady|TaintManagerEviction|"
+    r"DisruptionTarget|Stopping container |Reason:\s+OOMKilled|reason: OOMKilled|"
+    r"(?<![\w.\"'])OOMKilled\b(?![\"']|: ?(?:true|false))",
+    "docker": r"\bdocker (?:run|compose|inspect|exec|logs|start)\b|\bdocker-compose\b|/docker[/-][0-9a-f]{12}|"
+    r"\bdocker(?:d)?\[\d+\]|\bpodman (?:run|inspect)\b|\"OOMKilled\":|State\.OOMKilled",
+    "slurm": r"(?i:slurm)|\bsrun\b|\bsbatch\b|\bsalloc\b|\bscancel\b|\bStepId=|\*\*\* (?:JOB|STEP) \d",
+    "lsf": r"\bTERM_(?:RUNLIMIT|MEMLIMIT|OWNER|PREEMPT|EXTERNAL_SIGNAL)\b|\bbsub\b|\bLSB_\w+",
+    "pbs": r"=>> PBS|\bPBS_(?:JOBID|NODEFILE)\b|\bqsub\b|\bpbs_mom\b",
+    "ray": r"\bray::|\braylet\b|\bray\.exceptions\.|/tmp/ray/|"
+    r"(?:^|[/\"'])ray/(?:_private|_raylet|util|worker|air|train)|"
+    r"\bRAY_[a-zA-Z]\w+|\bray (?:start|status|stop|job|up)\b|\bActorDiedError\b|\bRayTaskError\b|\bRayActorError\b|"
+    r"\bgcs_server\b|\([\w.: -]{0,80}pid=\d+, ip=[\d.]+|\(autoscaler\b|"
+    rf"\((?!(?:{_VLLM_PROCESS}) pid=)[A-Za-z_][\w.:]{{0,80}} pid=\d+\)",
+    "amd": r"\bHIP\b|\bhipError|\bROCm\b|/opt/rocm|\bRCCL\b|\bgfx(?:9|1[0-2])[0-9a-f]{2}\b|\bamdgpu\b|"
+    r"\bMI[23]\d\dA?X?\b|PYTORCH_HIP_ALLOC_CONF|\brocm-smi\b|\bamd-smi\b",
+    "nvidia": r"\bCUDA\b|\bnvidia\b|\bNVIDIA\b|\bNVRM\b|\bXid\b|\bcuda(?:Error|Malloc)|"
+    r"\bGB10\b|\b[AH][12]00\b|\bNCCL\b",
+}
+"""Platform -> what shows that it was there. An AMD device says CUDA and NCCL too, so AMD's own words decide."""
+_COMPILED = {name: re.compile(pattern) for name, pattern in _PLATFORMS.items()}
+_RAY_KINDS = "ray-"
+_KUBERNETES_KINDS = ("k8s-evicted", "k8s-node-not-ready", "k8s-deadline")
+_ENVIRONMENT = re.compile(r"[^\s\"']*(?:-packages|/lib/python3(?:\.\d+)?)/")
+"""Folders of an environment, which may be called after anything."""
+_VERL_MEGATRON = re.compile(
+    r"megatron_(?:workers|actor|critic|utils)|megatron/core/|strategy['\"]?[=:] ?['\"]?megatron"
+)
+_SLIME_FSDP = re.compile(r"FSDPTrainRayActor|backends/(?:fsdp_utils|experimental/fsdp)|--train-backend[ =]fsdp")
+LONGEST, MOST = 400, 512 << 10
+"""Characters of a line, and of all lines, that are looked at."""
+
+
+class Seen(Struct, frozen=True):
+    """What shows of the place of a run. `framework` is a name of FRAMEWORKS, `engine` "vllm" or "sglang", both empty
+    where nothing shows one; `text` is what was looked at, the settings of the launch included.
+
+    >>> sorted(seen_in("(EngineCore_0 pid=12) torch.OutOfMemoryError: CUDA out of memory").platforms)
+    ['nvidia']
+    >>> sorted(seen_in("srun: error: task 3\\n(WorkerDict pid=7) torch.cuda: HIP out of memory").platforms)
+    ['amd', 'ray', 'slurm']
+    """
+
+    framework: str = ""
+    engine: str = ""
+    platforms: frozenset[str] = frozenset()
+    text: str = ""
+
+    def on(self, platform: str) -> bool:
+        """Whether a platform shows; True for none at all."""
+        return not platform or platform in self.platforms
+
+
+def look(evidence: Sequence[Evidence], settings: Settings, heads: Sequence[str] = ()) -> Seen:
+    """What evidence, the beginnings of the logs and the settings of a run show."""
+    kinds = {each.kind for each in evidence}
+    seen = seen_in("\n".join(_texts(evidence, heads)), settings)
+    more = {"ray"} if any(kind.startswith(_RAY_KINDS) for kind in kinds) else set()
+    more |= {"kubernetes"} if kinds & set(_KUBERNETES_KINDS) else set()
+    return Seen(seen.framework, seen.engine, seen.platforms | more, seen.text)
+
+
+def seen_in(text: str, settings: Settings | None = None) -> Seen:
+    """What a text and the settings of a run show."""
+    settings = settings or Settings()
+    given = "\n".join(f"{name}={value}" for name, value in settings.flags.items())
+    plain = _ENVIRONMENT.sub("/", text)
+    framework = of_system(settings.planned_for) or _framework(plain)
+    platforms = {name for name, pattern in _COMPILED.items() if pattern.search(text)}
+    if "amd" in platforms:
+        platforms.discard("nvidia")
+    if framework in ON_RAY and not re.search(r"sft_trainer|cli\.train_(?!ppo_ray)", plain):
+        platforms.add("ray")
+    engine = next((name for name, pattern in ENGINES.items() if re.search(pattern, plain)), "")
+    return Seen(framework, engine, frozenset(platforms), f"{text}\n{given}")
+
+
+def _texts(evidence: Sequence[Evidence], heads: Sequence[str]) -> Iterator[str]:
+    """Every line that was read, those around the ends first, the same line once; so many characters at most."""
+    lines: dict[tuple[str, int], str] = {}
+    for each in sorted(evidence, key=lambda each: each.role != "end"):
+        file = each.place.file
+        for number, text in (*each.line.before, (each.place.line, each.line.text), *each.line.after):
+            lines.setdefault((file, number), text[:LONGEST])
+    frames = (each.fields["frames"] for each in evidence if "frames" in each.fields)
+    left = MOST
+    for text in (*heads, *frames, *lines.values()):
+        left -= len(text) + 1
+        if left < 0:
+            return
+        yield text
+
+
+def _framework(text: str) -> str:
+    """The trainer whose own code shows: of several the one that is on top of the others, and of those the one that
+    shows most often. Empty where none shows or two show alike."""
+    counts = {name: sum(1 for _ in each.pattern.finditer(text)) for name, each in FRAMEWORKS.items()}
+    found = {name: count for name, count in counts.items() if count}
+    if not found:
+        return ""
+    top = max(_rank(FRAMEWORKS[name]) for name in found)
+    best = sorted((count, name) for name, count in found.items() if _rank(FRAMEWORKS[name]) == top)[::-1]
+    if len(best) > 1 and best[0][0] == best[1][0]:
+        return ""
+    name = best[0][1]
+    if name == "verl" and _VERL_MEGATRON.search(text):
+        return "verl-megatron"
+    if name in ("slime", "miles") and _SLIME_FSDP.search(text):
+        return "miles-fsdp"
+    return name
+
+
+def _rank(framework: Framework) -> int:
+    return framework.rank
