@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from headway.diagnose.frameworks import flags
+from headway.diagnose.frameworks import FRAMEWORKS, flags
 from headway.diagnose.rules.rule import Advice, Settle
 from headway.diagnose.seen import Seen
 
@@ -118,9 +118,13 @@ def _tried(change: str, before: str) -> str:
 
 
 def _told(advice: Advice, seen: Seen) -> Advice | None:
-    """Advice with the flag of the trainer that is seen; None where its settings show that it is so already."""
+    """Advice with the flag of the trainer that is seen; None where its settings show that it is so already, and where
+    it is about an engine and there is none."""
     if not advice.change:
         return advice
+    generates = seen.engine or not seen.framework or "engine-share" in FRAMEWORKS[seen.framework].flags
+    if not generates and advice.change in ("engine-share", "engine-requests", "engine-graphs"):
+        return None
     if _is_on(flags(advice.change, seen.framework, seen.engine, seen.platforms), seen.text):
         return None
     flag = "" if advice.flag else spelled(advice.change, seen)

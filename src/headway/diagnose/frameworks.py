@@ -38,8 +38,8 @@ class Framework(Struct, frozen=True, dict=True):
         return re.compile(self.marks)
 
 
-_ROOT = r"(?:^|[\s\"'/\\=])"
-"""Where a path begins, or a folder in it."""
+_ROOT = r"(?:^|[\s\"'\\=]|(?<!/home)(?<!/Users)/)"
+"""Where a path begins, or a folder in it that is not a person's own."""
 
 _TRANSFORMERS: Flags = {
     "fewer-tokens": ("per_device_train_batch_size",),
@@ -53,7 +53,7 @@ _TRANSFORMERS: Flags = {
 _TRL: Flags = {
     **_TRANSFORMERS,
     "fewer-tokens": ("per_device_train_batch_size", "max_completion_length", "max_length"),
-    "shorter-sequences": ("max_completion_length (max_length of SFT and DPO)",),
+    "shorter-sequences": ("max_completion_length, or max_length of SFT and DPO",),
     "engine-share": ("vllm_gpu_memory_utilization",),
     "engine-length": ("vllm_max_model_length",),
     "engine-ranks": ("vllm_tensor_parallel_size",),
@@ -103,13 +103,30 @@ _VERL: Flags = {
     "engine-graphs": (f"{_SHARE}.enforce_eager=True",),
     "engine-length": (f"{_SHARE}.max_model_len",),
     "engine-ranks": (f"{_SHARE}.tensor_model_parallel_size",),
-    "sync-bucket": (f"{_SHARE}.update_weights_bucket_megabytes",),
+    "sync-bucket": (
+        f"{_SHARE}.checkpoint_engine.update_weights_bucket_megabytes", f"{_SHARE}.update_weights_bucket_megabytes",
+    ),
     "timeout": ("actor_rollout_ref.nccl_timeout",),
     "save-often": ("trainer.save_freq",),
     "loader-workers": ("data.dataloader_num_workers",),
 }  # fmt: skip
 _VERL_CORE = "++actor_rollout_ref.actor.megatron.override_transformer_config.recompute"
 _NEMO = "policy.generation.vllm_cfg"
+_NEMO_RL: Flags = {
+    "fewer-tokens": (
+        "policy.train_micro_batch_size", "policy.dynamic_batching.train_mb_tokens",
+        "policy.sequence_packing.train_mb_tokens",
+    ),
+    "shorter-sequences": ("policy.max_total_sequence_length",),
+    "recompute": ("policy.dtensor_cfg.activation_checkpointing=true",),
+    "chunked-logprobs": ("policy.logprob_chunk_size",),
+    "smaller-batch": ("grpo.num_prompts_per_step",),
+    "engine-share": (f"{_NEMO}.gpu_memory_utilization",),
+    "engine-graphs": (f"{_NEMO}.enforce_eager=true",),
+    "engine-length": (f"{_NEMO}.max_model_len",),
+    "engine-ranks": (f"{_NEMO}.tensor_parallel_size",),
+    "save-often": ("checkpointing.save_period",),
+}  # fmt: skip
 
 FRAMEWORKS: Mapping[str, Framework] = {
     "slime": Framework(
@@ -139,6 +156,15 @@ FRAMEWORKS: Mapping[str, Framework] = {
             "chunked-logprobs": (),
         },
     ),
+    "verl-sft": Framework(
+        r"(?!)",
+        {
+            "fewer-tokens": ("data.micro_batch_size_per_gpu", "data.max_length"),
+            "shorter-sequences": ("data.max_length",),
+            "recompute": ("model.enable_gradient_checkpointing=True",),
+            "save-often": ("trainer.save_freq",),
+        },
+    ),
     "openrlhf": Framework(
         rf"{_ROOT}openrlhf/(?:trainer|cli|models|datasets|utils|openrlhf)/|\bopenrlhf\.(?:cli|trainer)\b|"
         r"\b(?:Policy|Reference|Reward|Critic)ModelActor\b|\bActorModelRayActor\b",
@@ -153,24 +179,22 @@ FRAMEWORKS: Mapping[str, Framework] = {
             "save-often": ("--save_steps",),
         },
     ),
+    "openrlhf-sft": Framework(
+        r"(?!)",
+        {
+            "fewer-tokens": ("--micro_train_batch_size", "--max_len"),
+            "shorter-sequences": ("--max_len",),
+            "recompute": ("--gradient_checkpointing",),
+            "save-often": ("--save_steps",),
+        },
+    ),
     "nemo-rl": Framework(
         rf"{_ROOT}nemo_rl/|\bnemo_rl\.|{_ROOT}examples/run_(?:grpo|sft|dpo|rm|distillation)\w*\.py|"
         r"\b(?:DTensor|Megatron)PolicyWorker|\bVllmGenerationWorker|\bVllmAsyncGenerationWorker",
-        {
-            "fewer-tokens": (
-                "policy.train_micro_batch_size", "policy.dynamic_batching.train_mb_tokens",
-                "policy.sequence_packing.train_mb_tokens",
-            ),
-            "shorter-sequences": ("policy.max_total_sequence_length",),
-            "recompute": ("policy.dtensor_cfg.activation_checkpointing=true",),
-            "chunked-logprobs": ("policy.logprob_chunk_size",),
-            "smaller-batch": ("grpo.num_prompts_per_step",),
-            "engine-share": (f"{_NEMO}.gpu_memory_utilization",),
-            "engine-graphs": (f"{_NEMO}.enforce_eager=true",),
-            "engine-length": (f"{_NEMO}.max_model_len",),
-            "engine-ranks": (f"{_NEMO}.tensor_parallel_size",),
-            "save-often": ("checkpointing.save_period",),
-        },
+        _NEMO_RL,
+    ),
+    "nemo-rl-megatron": Framework(
+        r"(?!)", {**_NEMO_RL, "recompute": ("policy.megatron_cfg.activation_checkpointing=true",)}
     ),
     "prime-rl": Framework(
         rf"{_ROOT}prime_rl/|\bprime_rl\.|{_ROOT}prime-rl/src/|\buv run (?:rl|sft|trainer|orchestrator|inference) @",
@@ -204,7 +228,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
         {
             **_TRANSFORMERS,
             "fewer-tokens": ("per_device_train_batch_size", "max_seq_length"),
-            "shorter-sequences": ("max_seq_length (max_completion_length of GRPO)",),
+            "shorter-sequences": ("max_seq_length, or max_completion_length of GRPO",),
             "recompute": ('use_gradient_checkpointing="unsloth"',),
             "engine-share": ("gpu_memory_utilization",),
         },
@@ -246,7 +270,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
         r"\b(?:swift|megatron) (?:sft|pt|rlhf)\b",
         {
             "fewer-tokens": ("--per_device_train_batch_size", "--max_length"),
-            "shorter-sequences": ("--max_completion_length (--max_length of SFT)",),
+            "shorter-sequences": ("--max_completion_length, or --max_length of SFT",),
             "recompute": ("--gradient_checkpointing true",),
             "chunked-logprobs": ("--use_liger_kernel true",),
             "engine-share": ("--vllm_gpu_memory_utilization",),
@@ -307,8 +331,23 @@ FRAMEWORKS: Mapping[str, Framework] = {
 }  # fmt: skip
 """Those without flags are here so that they are not taken for the trainer that they are built on."""
 
-ON_RAY = frozenset({"slime", "miles", "miles-fsdp", "verl", "verl-megatron", "openrlhf", "nemo-rl"})
-"""Trainers whose reinforcement learning always runs on Ray."""
+_FSDP = r"FSDPTrainRayActor|backends/(?:fsdp_utils|experimental/fsdp)|--train-backend[ =]fsdp"
+VARIANTS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "slime": ((_FSDP, "miles-fsdp"),),
+    "miles": ((_FSDP, "miles-fsdp"),),
+    "verl": (
+        (r"\bsft_trainer|fsdp_sft_trainer", "verl-sft"),
+        (r"megatron_(?:workers|actor|critic)|megatron/core/|strategy['\"]?[=:] ?['\"]?megatron", "verl-megatron"),
+    ),
+    "openrlhf": ((r"\bcli[./]train_(?:sft|dpo|rm|kto|kd)|trainer/(?:sft|dpo|rm|kto|kd)_trainer", "openrlhf-sft"),),
+    "nemo-rl": ((r"MegatronPolicyWorker|megatron_policy_worker", "nemo-rl-megatron"),),
+}
+"""A trainer -> what shows a backend or a program of it that has flags of its own, and that one's name."""
+
+ON_RAY = frozenset({
+    "slime", "miles", "miles-fsdp", "verl", "verl-megatron", "openrlhf", "nemo-rl", "nemo-rl-megatron",
+})  # fmt: skip
+"""Trainers that always run on Ray."""
 
 _SYSTEMS = {
     "miles-megatron": "miles", "verl-fsdp": "verl", "trl-sft": "trl", "trl-script": "trl", "trl-sft-script": "trl",

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from headway.diagnose.evidence import Evidence
-from headway.diagnose.frameworks import FRAMEWORKS, ON_RAY, Framework, of_system
+from headway.diagnose.frameworks import FRAMEWORKS, ON_RAY, VARIANTS, of_system
 from headway.diagnose.settings import Settings
 
 ENGINES = {
@@ -50,10 +50,6 @@ _RAY_KINDS = "ray-"
 _KUBERNETES_KINDS = ("k8s-evicted", "k8s-node-not-ready", "k8s-deadline")
 _ENVIRONMENT = re.compile(r"[^\s\"']*(?:-packages|/lib/python3(?:\.\d+)?)/")
 """Folders of an environment, which may be called after anything."""
-_VERL_MEGATRON = re.compile(
-    r"megatron_(?:workers|actor|critic|utils)|megatron/core/|strategy['\"]?[=:] ?['\"]?megatron"
-)
-_SLIME_FSDP = re.compile(r"FSDPTrainRayActor|backends/(?:fsdp_utils|experimental/fsdp)|--train-backend[ =]fsdp")
 LONGEST, MOST = 400, 512 << 10
 """Characters of a line, and of all lines, that are looked at."""
 
@@ -96,7 +92,7 @@ def seen_in(text: str, settings: Settings | None = None) -> Seen:
     platforms = {name for name, pattern in _COMPILED.items() if pattern.search(text)}
     if "amd" in platforms:
         platforms.discard("nvidia")
-    if framework in ON_RAY and not re.search(r"sft_trainer|cli\.train_(?!ppo_ray)", plain):
+    if framework in ON_RAY:
         platforms.add("ray")
     engine = next((name for name, pattern in ENGINES.items() if re.search(pattern, plain)), "")
     return Seen(framework, engine, frozenset(platforms), f"{text}\n{given}")
@@ -125,17 +121,9 @@ def _framework(text: str) -> str:
     found = {name: count for name, count in counts.items() if count}
     if not found:
         return ""
-    top = max(_rank(FRAMEWORKS[name]) for name in found)
-    best = sorted((count, name) for name, count in found.items() if _rank(FRAMEWORKS[name]) == top)[::-1]
+    top = max(FRAMEWORKS[name].rank for name in found)
+    best = sorted((count, name) for name, count in found.items() if FRAMEWORKS[name].rank == top)[::-1]
     if len(best) > 1 and best[0][0] == best[1][0]:
         return ""
     name = best[0][1]
-    if name == "verl" and _VERL_MEGATRON.search(text):
-        return "verl-megatron"
-    if name in ("slime", "miles") and _SLIME_FSDP.search(text):
-        return "miles-fsdp"
-    return name
-
-
-def _rank(framework: Framework) -> int:
-    return framework.rank
+    return next((variant for shows, variant in VARIANTS.get(name, ()) if re.search(shows, text)), name)
