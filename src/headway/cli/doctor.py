@@ -100,7 +100,7 @@ def diagnosed(
         settings = replace(settings, phase=recorded[-1].phase, step=recorded[-1].step)
     found = diagnose(sources, settings)
     if recorded and recorded[-1].ended and found.answer.mechanism == UNKNOWN:
-        found = replace(found, answer=replace(found.answer, sentence=recorded[-1].ended))
+        found = found.with_answer(replace(found.answer, sentence=recorded[-1].ended))
     step = found.answer.step
     if script is not None and step is not None and settings.lints:
         settings = _settings(logs + runs, script, machine, step)

@@ -144,6 +144,15 @@ def _is_on(options: Sequence[str], text: str) -> bool:
     return False
 
 
+def has_flag(name: str, text: str) -> bool:
+    """Whether a text has a flag by its whole name.
+
+    >>> has_flag("max-tokens-per-gpu", "--max-tokens-per-gpu 4096"), has_flag("max-len", "--max-length 7")
+    (True, False)
+    """
+    return re.search(rf"(?<![\w.])(?:--)?{_either(name)}(?![\w-])", text) is not None
+
+
 def names(advice: Sequence[Advice]) -> Iterator[tuple[Advice, str]]:
     """Each piece of advice with its flag's name alone; empty where it has none.
 

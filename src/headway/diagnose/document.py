@@ -62,8 +62,10 @@ def page(rule: Rule) -> str:
         parts += ["## What would settle it", ""]
         for each in rule.settle:
             parts.append(f"- {_where(each.on)}`{each.command}` ({each.where}): {each.line}")
-            if each.instead is not None:
-                parts.append(f"- elsewhere: `{each.instead.command}` ({each.instead.where}): {each.instead.line}")
+            other = each.instead
+            while other is not None:
+                parts.append(f"- {_where(other.on) or 'elsewhere: '}`{other.command}` ({other.where}): {other.line}")
+                other = other.instead
         parts.append("")
     signs = [sign for sign in SIGNS if sign.kind in rule.ends]
     if signs:

@@ -41,7 +41,7 @@ _PLATFORMS = {
     rf"\((?!(?:{_VLLM_PROCESS}) pid=)[A-Za-z_][\w.:]{{0,80}} pid=\d+\)",
     "amd": r"\bHIP\b|\bhipError|\bROCm\b|/opt/rocm|\bRCCL\b|\bgfx(?:9|1[0-2])[0-9a-f]{2}\b|\bamdgpu\b|"
     r"\bMI[23]\d\dA?X?\b|PYTORCH_HIP_ALLOC_CONF|\brocm-smi\b|\bamd-smi\b",
-    "nvidia": r"\bCUDA\b|\bnvidia\b|\bNVIDIA\b|\bNVRM\b|\bXid\b|\bcuda(?:Error|Malloc)|"
+    "nvidia": r"\bCUDA(?:_|\b)|\bNV_ERR|\bcuMem|\bnvidia\b|\bNVIDIA\b|\bNVRM\b|\bXid\b|\bcuda(?:Error|Malloc)|"
     r"\bGB10\b|\b[AH][12]00\b|\bNCCL\b",
 }
 """Platform -> what shows that it was there. An AMD device says CUDA and NCCL too, so AMD's own words decide."""

@@ -87,14 +87,15 @@ AMD = Settle(
     "the device's node",
     "uncorrectable errors, or a reset of the GPU",
     on="amd",
+    instead=Settle("dmesg -T | grep -iE 'xid|amdgpu|ecc'", "the device's node", "a fault of the device"),
 )
 NVIDIA = Settle(
     "nvidia-smi -q -d ECC,ROW_REMAPPER; dmesg -T | grep -i xid",
     "the device's node",
     "NVRM: Xid 48, 79, 94, 95 or uncorrectable counts",
     on="nvidia",
+    instead=AMD,
 )
-DEVICE_FAULTS = (NVIDIA, AMD)
 DEVICE_PROCESSES = (
     Settle("nvidia-smi", "the device's node", "which processes hold memory of the device", on="nvidia"),
     Settle("rocm-smi --showpids", "the device's node", "which processes hold memory of the device", on="amd"),

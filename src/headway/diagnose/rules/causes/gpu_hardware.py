@@ -37,6 +37,6 @@ RULE = Rule(
             "drain the node, reset or replace the device, resume elsewhere", "no second death there", "a node less"
         ),
     ),
-    settle=settle.DEVICE_FAULTS,
+    settle=(settle.NVIDIA,),
     find=_find,
 )
