@@ -10,7 +10,7 @@ from headway.diagnose.case import Case
 from headway.diagnose.evidence import Evidence
 from headway.diagnose.frameworks import flags
 from headway.diagnose.rules.rule import Advice
-from headway.diagnose.seen import Seen
+from headway.diagnose.seen import Seen, without_environment
 from headway.diagnose.text import process_of
 
 VLLM = (
@@ -22,7 +22,6 @@ _CODE = re.compile(
     rf"(?P<vllm>{VLLM})|(?P<sglang>{SGLANG})|"
     r"(?P<trainer>[/\\](?:verl|slime|miles|trl|openrlhf|megatron|deepspeed|nemo_rl|skyrl_train|areal)[/\\])"
 )
-_ENVIRONMENT = re.compile(r"[^\s\"]*(?:-packages|/lib/python3(?:\.\d+)?)/")
 START = (
     r"warming up sampler|_dummy_(?:sampler_)?run\b|profile_run|determine_(?:num_)?available_\w+|compile_or_warm_up|"
     r"initialize_(?:kv_)?cache|kernel_warmup|init_device|\bload_model\b|init_memory_pool|MHATokenToKVPool|"
@@ -55,7 +54,7 @@ def owner_of(text: str) -> str | None:
     'vllm'
     >>> owner_of("/envs/vllm/lib/python3.10/site-packages/torch/nn/modules/module.py:1 forward")
     """
-    found = [match.lastgroup for match in _CODE.finditer(_ENVIRONMENT.sub("/", text))]
+    found = [match.lastgroup for match in _CODE.finditer(without_environment(text))]
     return found[-1] if found else None
 
 

@@ -48,9 +48,8 @@ _PLATFORMS = {
 _COMPILED = {name: re.compile(pattern) for name, pattern in _PLATFORMS.items()}
 _RAY_KINDS = "ray-"
 _KUBERNETES_KINDS = ("k8s-evicted", "k8s-node-not-ready", "k8s-deadline")
-_ENVIRONMENT = re.compile(r"[^\s\"']*(?:-packages|/lib/python3(?:\.\d+)?)/")
-"""Folders of an environment, which may be called after anything."""
-LONGEST, MOST = 400, 512 << 10
+_ENVIRONMENT = re.compile(r"(?<![^\s\"'])[^\s\"']*(?:-packages|/lib/python3(?:\.\d+)?)/")
+LONGEST, MOST = 400, 192 << 10
 """Characters of a line, and of all lines, that are looked at."""
 
 
@@ -87,7 +86,7 @@ def seen_in(text: str, settings: Settings | None = None) -> Seen:
     """What a text and the settings of a run show."""
     settings = settings or Settings()
     given = "\n".join(f"{name}={value}" for name, value in settings.flags.items())
-    plain = _ENVIRONMENT.sub("/", text)
+    plain = without_environment(text)
     framework = of_system(settings.planned_for) or _framework(plain)
     platforms = {name for name, pattern in _COMPILED.items() if pattern.search(text)}
     if "amd" in platforms:
@@ -96,6 +95,15 @@ def seen_in(text: str, settings: Settings | None = None) -> Seen:
         platforms.add("ray")
     engine = next((name for name, pattern in ENGINES.items() if re.search(pattern, plain)), "")
     return Seen(framework, engine, frozenset(platforms), f"{text}\n{given}")
+
+
+def without_environment(text: str) -> str:
+    """A text without the folders of Python environments, which may be called after anything.
+
+    >>> without_environment('File "/envs/verl/lib/python3.10/site-packages/vllm/v1/core.py"')
+    'File "/vllm/v1/core.py"'
+    """
+    return _ENVIRONMENT.sub("/", text)
 
 
 def _texts(evidence: Sequence[Evidence], heads: Sequence[str]) -> Iterator[str]:
