@@ -75,7 +75,7 @@ def page(rule: Rule) -> str:
 
 PLATFORMS = {
     "kubernetes": "Kubernetes", "docker": "Docker", "slurm": "Slurm", "lsf": "LSF", "pbs": "PBS", "ray": "Ray",
-    "nvidia": "NVIDIA", "amd": "AMD",
+    "nvidia": "NVIDIA", "amd": "AMD", "unmanaged": "without any of these",
 }  # fmt: skip
 """The platforms of seen.py, as they are written."""
 

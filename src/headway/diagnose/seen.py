@@ -29,7 +29,8 @@ _PLATFORMS = {
     r"NodeNotReady|TaintManagerEviction|"
     r"DisruptionTarget|Stopping container |Reason:\s+OOMKilled|reason: OOMKilled|"
     r"(?<![\w.\"'])OOMKilled\b(?![\"']|: ?(?:true|false))",
-    "docker": r"\bdocker (?:run|compose|inspect|exec|logs|start)\b|\bdocker-compose\b|/docker[/-][0-9a-f]{12}|"
+    "docker": r"\bdocker (?:run|compose|inspect|exec|logs|start)\b|\bdocker-compose\b|\bdocker: |"
+    r"(?m:^[a-z][\w.-]{0,60}-\d+ +\| |^[a-z][\w.-]{0,60}-\d+ exited with code \d+$)|/docker[/-][0-9a-f]{12}|"
     r"\bdocker(?:d)?\[\d+\]|\bpodman (?:run|inspect)\b|\"OOMKilled\":|State\.OOMKilled",
     "slurm": r"(?i:slurm)|\bsrun\b|\bsbatch\b|\bsalloc\b|\bscancel\b|\bStepId=|\*\*\* (?:JOB|STEP) \d",
     "lsf": r"\bTERM_(?:RUNLIMIT|MEMLIMIT|OWNER|PREEMPT|EXTERNAL_SIGNAL)\b|\bbsub\b|\bLSB_\w+",
@@ -69,7 +70,9 @@ class Seen(Struct, frozen=True):
     text: str = ""
 
     def on(self, platform: str) -> bool:
-        """Whether a platform shows; True for none at all."""
+        """Whether a platform shows; True for none at all. "unmanaged": nothing that starts and stops runs shows."""
+        if platform == "unmanaged":
+            return not self.platforms & {"kubernetes", "docker", "slurm", "lsf", "pbs"}
         return not platform or platform in self.platforms
 
 

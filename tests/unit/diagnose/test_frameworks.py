@@ -290,6 +290,8 @@ class TestPlatforms:
         [
             ("srun: error: n1: task 3: Killed", "slurm"),
             ("+ docker run --gpus all img", "docker"),
+            ("trainer-1  | Killed", "docker"),
+            ("trainer-1 exited with code 137", "docker"),
             ('"OOMKilled": true,', "docker"),
             ("Reason:       OOMKilled", "kubernetes"),
             ("pod trainer-0 was deleted", "kubernetes"),
@@ -315,6 +317,7 @@ class TestPlatforms:
             ("(EngineCore_DP0 pid=270) x", "ray"), ("an array of arrays", "ray"), (SHOWN["verl-sft"], "ray"),
             ("Evicting 12 blocks of the prefix cache", "kubernetes"), ("a TPU pod v4-32", "kubernetes"),
             ('"OOMKilled": false,', "kubernetes"), ("the docks of a container", "docker"),
+            ("| loss-1 | 0.5 |", "docker"),
             (OOM, "amd"), ("HIP out of memory; see torch.cuda", "nvidia"),
         ],
     )  # fmt: skip
@@ -358,6 +361,11 @@ class TestPlatforms:
         assert any("dmesg" in each for each in commands)
         assert not any("/tmp/ray" in each or "kubectl" in each for each in commands)
         assert any("/tmp/ray" in each.command for each in told(f"{SHOWN['verl']}\nRayTaskError: x").would_settle)
+
+    def test_who_started_the_run_is_asked_where_nothing_that_starts_runs_shows(self):
+        text = "process exited with code 143"
+        for log, there in ((text, True), (f"srun: task 3\n{text}", False), (f"pod train-0\n{text}", False)):
+            assert any("ask what started" in each.command for each in told(log).would_settle) == there
 
     def test_an_eviction_is_named_in_kubernetes(self):
         text = "*** SIGTERM received at time=1764412345 on cpu 3 ***"

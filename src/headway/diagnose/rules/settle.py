@@ -60,6 +60,7 @@ STARTER = Settle(
     "ask what started the run, and who else uses the machine",
     "the record of the scheduler, the container or the terminal that it was started from",
     "a stop, a time limit or a logout at the same second",
+    on="unmanaged",
 )
 JOURNAL = Settle(
     "journalctl -k -b -1; journalctl -u earlyoom -u systemd-oomd",
