@@ -52,8 +52,8 @@ _TRANSFORMERS: Flags = {
 }
 _TRL: Flags = {
     **_TRANSFORMERS,
-    "fewer-tokens": ("per_device_train_batch_size", "max_completion_length", "max_length"),
-    "shorter-sequences": ("max_completion_length, or max_length of SFT and DPO",),
+    "fewer-tokens": ("per_device_train_batch_size", "max_completion_length"),
+    "shorter-sequences": ("max_completion_length",),
     "engine-share": ("vllm_gpu_memory_utilization",),
     "engine-length": ("vllm_max_model_length",),
     "engine-ranks": ("vllm_tensor_parallel_size",),
@@ -320,6 +320,15 @@ FRAMEWORKS: Mapping[str, Framework] = {
         _TRL,
         rank=2,
     ),
+    "trl-sft": Framework(
+        r"(?!)",
+        {
+            **_TRANSFORMERS,
+            "fewer-tokens": ("per_device_train_batch_size", "max_length"),
+            "shorter-sequences": ("max_length",),
+        },
+        rank=2,
+    ),
     "megatron": Framework(
         rf"{_ROOT}megatron/(?:core|training|legacy)/|\bmegatron\.(?:core|training)\.|{_ROOT}pretrain_gpt\.py",
         _MEGATRON,
@@ -340,6 +349,13 @@ VARIANTS: Mapping[str, tuple[tuple[str, str], ...]] = {
         (r"megatron_(?:workers|actor|critic)|megatron/core/|strategy['\"]?[=:] ?['\"]?megatron", "verl-megatron"),
     ),
     "openrlhf": ((r"\bcli[./]train_(?:sft|dpo|rm|kto|kd)|trainer/(?:sft|dpo|rm|kto|kd)_trainer", "openrlhf-sft"),),
+    "trl": (
+        (
+            r"(?s)\A(?!.*(?:grpo|rloo|online_dpo|GRPO|RLOO))"
+            r".*(?:(?:sft|dpo|kto|reward)_trainer|(?:SFT|DPO|KTO|Reward)(?:Config|Trainer))",
+            "trl-sft",
+        ),
+    ),
     "nemo-rl": ((r"MegatronPolicyWorker|megatron_policy_worker", "nemo-rl-megatron"),),
 }
 """A trainer -> what shows a backend or a program of it that has flags of its own, and that one's name."""
@@ -350,7 +366,7 @@ ON_RAY = frozenset({
 """Trainers that always run on Ray."""
 
 _SYSTEMS = {
-    "miles-megatron": "miles", "verl-fsdp": "verl", "trl-sft": "trl", "trl-script": "trl", "trl-sft-script": "trl",
+    "miles-megatron": "miles", "verl-fsdp": "verl", "trl-script": "trl", "trl-sft-script": "trl-sft",
     "hf": "transformers", "hf-script": "transformers", "peft": "transformers", "peft-script": "transformers",
     "unsloth-kept": "unsloth", "deepspeed": "transformers",
 }  # fmt: skip

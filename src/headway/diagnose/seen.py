@@ -32,9 +32,9 @@ _PLATFORMS = {
     "docker": r"\bdocker (?:run|compose|inspect|exec|logs|start)\b|\bdocker-compose\b|\bdocker: |"
     r"(?m:^[a-z][\w.-]{0,60}-\d+ +\| |^[a-z][\w.-]{0,60}-\d+ exited with code \d+$)|/docker[/-][0-9a-f]{12}|"
     r"\bdocker(?:d)?\[\d+\]|\bpodman (?:run|inspect)\b|\"OOMKilled\":|State\.OOMKilled",
-    "slurm": r"(?i:slurm)|\bsrun\b|\bsbatch\b|\bsalloc\b|\bscancel\b|\bStepId=|\*\*\* (?:JOB|STEP) \d",
-    "lsf": r"\bTERM_(?:RUNLIMIT|MEMLIMIT|OWNER|PREEMPT|EXTERNAL_SIGNAL)\b|\bbsub\b|\bLSB_\w+",
-    "pbs": r"=>> PBS|\bPBS_(?:JOBID|NODEFILE)\b|\bqsub\b|\bpbs_mom\b",
+    "slurm": r"(?i:slurm)|#SBATCH\b|\bsrun\b|\bsbatch\b|\bsalloc\b|\bscancel\b|\bStepId=|\*\*\* (?:JOB|STEP) \d",
+    "lsf": r"\bTERM_(?:RUNLIMIT|MEMLIMIT|OWNER|PREEMPT|EXTERNAL_SIGNAL)\b|\bbsub\b|\bLSB_\w+|#BSUB\b",
+    "pbs": r"=>> PBS|\bPBS_(?:JOBID|NODEFILE)\b|\bqsub\b|\bpbs_mom\b|#PBS\b",
     "ray": r"\bray::|\braylet\b|\bray\.exceptions\.|/tmp/ray/|"
     r"(?:^|[/\"'])ray/(?:_private|_raylet|util|worker|air|train)|"
     r"\bRAY_[a-zA-Z]\w+|\bray (?:start|status|stop|job|up)\b|\bActorDiedError\b|\bRayTaskError\b|\bRayActorError\b|"
@@ -79,7 +79,7 @@ class Seen(Struct, frozen=True):
 def look(evidence: Sequence[Evidence], settings: Settings, heads: Sequence[str] = ()) -> Seen:
     """What evidence, the beginnings of the logs and the settings of a run show."""
     kinds = {each.kind for each in evidence}
-    seen = seen_in("\n".join(_texts(evidence, heads)), settings)
+    seen = seen_in("\n".join(_texts(evidence, (settings.launch, *heads))), settings)
     more = {"ray"} if any(kind.startswith(_RAY_KINDS) for kind in kinds) else set()
     more |= {"kubernetes"} if kinds & set(_KUBERNETES_KINDS) else set()
     return Seen(seen.framework, seen.engine, seen.platforms | more, seen.text)

@@ -17,7 +17,8 @@ class Settings(Struct, frozen=True):
 
     `vocab` is of the whole model, `tensor` how many ranks split it, `cap` the tokens of a micro-batch. `save` and
     `evaluate` are the steps between two of them. `unified`: CPU and GPU share one memory. `limit_gb` is a
-    container's. `flags` are those of the launch by their names, as last given.
+    container's. `flags` are those of the launch by their names, as last given; `launch` is
+    the script's own text, without what is commented out.
 
     >>> from_table({"tp": 2, "vocab_per_tp": 76032, "max_tokens_per_gpu": 9216}).vocab_per_rank
     76032
@@ -40,6 +41,7 @@ class Settings(Struct, frozen=True):
     script: str = ""
     notes: tuple[str, ...] = ()
     flags: Mapping[str, str] = field(default_factory=dict)
+    launch: str = ""
 
     @property
     def planned_for(self) -> str:

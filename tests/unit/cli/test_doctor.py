@@ -97,6 +97,19 @@ def test_a_script_that_starts_no_known_trainer_is_told_and_the_answer_stays(tmp_
     assert "no trainer that is known is started" in text
 
 
+def test_a_script_of_a_trainer_that_is_not_read_still_says_whose_flags_and_which_platform(tmp_path):
+    refused, killed, script = (tmp_path / name for name in ("job.log", "killed.log", "run.sh"))
+    refused.write_text(TRAINING.replace("/root/slime/slime/backends/megatron_utils/actor.py", "/home/me/x.py"))
+    killed.write_text("Killed\n")
+    script.write_text("#SBATCH -N 2\n# docker run image\nsrun axolotl train qwen.yml --micro-batch-size 4\n")
+    found = json.loads(run(str(refused), "--script", str(script), "--json"))["answer"]
+    assert found["remedies"][0]["text"].endswith("(micro_batch_size 4 -> 2)")
+    asked = json.loads(run(str(killed), "--script", str(script), "--json", code=4))["answer"]["would_settle"]
+    commands = " ".join(each["command"] for each in asked)
+    assert "sacct" in commands
+    assert "docker" not in commands
+
+
 def test_a_script_that_is_not_there_is_bad_input(tmp_path):
     with pytest.raises(InputError, match=r"no\.sh"):
         run(FIRST, "--script", str(tmp_path / "no.sh"))

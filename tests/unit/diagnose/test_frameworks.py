@@ -27,6 +27,7 @@ TIMEOUT = (
 )
 SHOWN = {
     "trl": f'File "{PACKAGES}/trl/trainer/grpo_trainer.py", line 9, in training_step',
+    "trl-sft": f'File "{PACKAGES}/trl/trainer/sft_trainer.py", line 9, in training_step',
     "transformers": f'File "{PACKAGES}/transformers/trainer.py", line 9, in training_step',
     "unsloth": 'File "/x/unsloth_compiled_cache/UnslothGRPOTrainer.py", line 9, in training_step',
     "axolotl": 'File "/workspace/axolotl/src/axolotl/train.py", line 9, in train',
@@ -135,8 +136,14 @@ class TestWhichTrainer:
     def test_a_script_s_settings_decide(self):
         assert look((), Settings(system="openrlhf")).framework == "openrlhf"
         assert look((), Settings(system="megatron"), (SHOWN["verl"],)).framework == "megatron"
-        assert of_system("trl-sft-script") == "trl"
+        assert of_system("trl-sft-script") == "trl-sft"
         assert of_system("fsdp2") == ""
+
+    def test_a_script_that_is_not_read_shows_its_trainer_and_its_platform(self):
+        settings = Settings(launch="#SBATCH -N 2\naxolotl train qwen.yml --micro-batch-size 4")
+        seen = look((), settings)
+        assert (seen.framework, seen.platforms) == ("axolotl", {"slurm"})
+        assert spelled("fewer-tokens", seen) == "micro_batch_size 4 -> 2"
 
     def test_a_log_s_first_lines_show_the_launch(self):
         log = "+ python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo\n" + "progress\n" * 400
