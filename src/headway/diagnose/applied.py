@@ -71,6 +71,7 @@ def spelled(change: str, seen: Seen) -> str:
     options = flags(change, seen.framework, seen.engine, seen.platforms)
     if re.search(r"use_dynamic_bsz['\"]?\s*[=:]\s*['\"]?false", seen.text, re.IGNORECASE):
         options = tuple(each for each in options if "max_token_len" not in each) or options
+    options = tuple(each for each in options if _stands(each, seen.text))
     values = [(each, value_of(each, seen.text)) for each in options]
     for flag, value in values:
         if value is not None and " " not in flag and (after := _tried(change, value)):
@@ -96,6 +97,12 @@ def value_of(flag: str, text: str) -> str | None:
         if values:
             return values.pop() if len(values) == 1 else None
     return None
+
+
+def _stands(option: str, text: str) -> bool:
+    """Whether what is to be left out is there; True for what is not to be left out."""
+    word, _, flag = option.partition(" ")
+    return word != "without" or has_flag(flag.lstrip("-"), text)
 
 
 def _either(name: str) -> str:

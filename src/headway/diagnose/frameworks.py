@@ -17,12 +17,13 @@ Change = Literal[
     "fewer-tokens", "shorter-sequences", "recompute", "chunked-logprobs", "smaller-batch", "balance",
     "engine-share", "raise-engine-share", "engine-requests", "engine-graphs", "engine-length", "engine-ranks",
     "sync-bucket", "timeout", "save-often", "save-sharded", "save-async", "save-in-parts", "loader-workers",
-    "memory-limit", "pod-requests", "allocator",
+    "less-offload", "watchdog", "memory-limit", "pod-requests", "allocator",
 ]  # fmt: skip
 """What advice may ask for. `engine-*` are settings of the inference engine as the trainer passes them on."""
 
 Flags = Mapping[str, tuple[str, ...]]
-"""Change -> the ways to write it, the first that applies is told: `name`, or `name=value` that switches it on."""
+"""Change -> the ways to write it, the first that applies is told: `name`, `name=value` that switches it on, or
+`without --name`, which applies where the launch has it."""
 
 
 class Framework(Struct, frozen=True, dict=True):
@@ -47,7 +48,7 @@ _TRANSFORMERS: Flags = {
     "chunked-logprobs": ("use_liger_kernel=True",),
     "timeout": ("ddp_timeout",),
     "save-often": ("save_steps",),
-    "save-sharded": ("fsdp_state_dict_type: SHARDED_STATE_DICT",),
+    "save-sharded": ("fsdp_state_dict_type: SHARDED_STATE_DICT with FSDP",),
     "loader-workers": ("dataloader_num_workers",),
 }
 _TRL: Flags = {
@@ -67,6 +68,7 @@ _MEGATRON: Flags = {
     "save-often": ("--save-interval",),
     "save-sharded": ("--ckpt-format torch_dist",),
     "save-async": ("--async-save",),
+    "less-offload": ("without --optimizer-cpu-offload",),
     "loader-workers": ("--num-workers",),
 }
 _SLIME_ROLLOUT: Flags = {
@@ -80,6 +82,7 @@ _SLIME_ROLLOUT: Flags = {
     "engine-length": ("--sglang-context-length",),
     "engine-ranks": ("--rollout-num-gpus-per-engine",),
     "sync-bucket": ("--update-weight-buffer-size",),
+    "watchdog": ("--sglang-watchdog-timeout",),
     "save-often": ("--save-interval",),
 }
 _SLIME: Flags = {
@@ -107,6 +110,7 @@ _VERL: Flags = {
         f"{_SHARE}.checkpoint_engine.update_weights_bucket_megabytes", f"{_SHARE}.update_weights_bucket_megabytes",
     ),
     "timeout": ("actor_rollout_ref.nccl_timeout",),
+    "less-offload": ("actor_rollout_ref.actor.fsdp_config.optimizer_offload=False",),
     "save-often": ("trainer.save_freq",),
     "loader-workers": ("data.dataloader_num_workers",),
 }  # fmt: skip
@@ -125,6 +129,7 @@ _NEMO_RL: Flags = {
     "engine-graphs": (f"{_NEMO}.enforce_eager=true",),
     "engine-length": (f"{_NEMO}.max_model_len",),
     "engine-ranks": (f"{_NEMO}.tensor_parallel_size",),
+    "less-offload": ("policy.dtensor_cfg.cpu_offload=false",),
     "save-often": ("checkpointing.save_period",),
 }  # fmt: skip
 
@@ -154,6 +159,8 @@ FRAMEWORKS: Mapping[str, Framework] = {
             **_VERL,
             "recompute": (f"{_VERL_CORE}_granularity=full {_VERL_CORE}_method=uniform {_VERL_CORE}_num_layers=1",),
             "chunked-logprobs": (),
+            "less-offload": ("actor_rollout_ref.actor.megatron.optimizer_offload=False",),
+            "save-async": ("actor_rollout_ref.actor.checkpoint.async_save=True",),
         },
     ),
     "verl-sft": Framework(
@@ -176,6 +183,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
             "engine-share": ("--vllm_gpu_memory_utilization",),
             "engine-graphs": ("--enforce_eager",),
             "engine-ranks": ("--vllm_tensor_parallel_size",),
+            "less-offload": ("without --adam_offload",),
             "save-often": ("--save_steps",),
         },
     ),
@@ -194,7 +202,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
         _NEMO_RL,
     ),
     "nemo-rl-megatron": Framework(
-        r"(?!)", {**_NEMO_RL, "recompute": ("policy.megatron_cfg.activation_checkpointing=true",)}
+        r"(?!)", {**_NEMO_RL, "recompute": ("policy.megatron_cfg.activation_checkpointing=true",), "less-offload": ()}
     ),
     "prime-rl": Framework(
         rf"{_ROOT}prime_rl/|\bprime_rl\.|{_ROOT}prime-rl/src/|\buv run (?:rl|sft|trainer|orchestrator|inference) @",
@@ -388,6 +396,7 @@ _ENGINES: Mapping[str, Flags] = {
         "engine-graphs": ("cudagraph_capture_sizes, or enforce_eager=True",),
         "engine-length": ("max_model_len",),
         "engine-ranks": ("tensor_parallel_size",),
+        "watchdog": ("VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS",),
     },
     "sglang": {
         "engine-share": ("--mem-fraction-static",),
@@ -395,6 +404,7 @@ _ENGINES: Mapping[str, Flags] = {
         "engine-graphs": ("--cuda-graph-max-bs, or --disable-cuda-graph",),
         "engine-length": ("--context-length",),
         "engine-ranks": ("--tp-size",),
+        "watchdog": ("--watchdog-timeout",),
     },
 }
 """An engine's own settings, where no trainer that passes them on is known."""
@@ -421,7 +431,7 @@ def flags(
     known = FRAMEWORKS[framework].flags if framework else {}
     if change in known:
         return known[change]
-    if change.startswith("engine-") and "engine-share" not in known:
+    if (change.startswith("engine-") or change == "watchdog") and "engine-share" not in known:
         return _ENGINES.get(engine, {}).get(change, ())
     for platform, table in _PLATFORMS.items():
         if platform in platforms and change in table:

@@ -108,8 +108,8 @@ FORKS = Advice(
     "a large process is not copied", "with overcommit the kernel may kill later",
 )  # fmt: skip
 SAVES = Advice(
-    "write the checkpoint to faster storage, sharded, or asynchronously; else raise the timeout above a save's time",
-    "no rank waits for one that writes", "a true hang is seen later", "timeout",
+    "write the checkpoint asynchronously, sharded, or to faster storage; else raise the timeout above a save's time",
+    "no rank waits for one that writes", "a true hang is seen later", "save-async",
 )  # fmt: skip
 OF_THE_DEVICE = ("device-other-process", "device-wakeup", "unified-memory-full")
 """Causes whose advice holds for an engine as it stands."""

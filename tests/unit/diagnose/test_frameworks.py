@@ -238,6 +238,21 @@ class TestFlags:
                         name = re.split(r"[ =:,]", flag.lstrip("-"))[0]
                         assert name in SPELLINGS[system][key], (system, key)
 
+    def test_every_change_of_the_table_is_asked_for(self):
+        asked_for = {each.change for rule in ALL_RULES for each in rule.advice} | {SAVES.change}
+        asked_for |= {each.change for each in engine_advice("vllm", Seen())}
+        assert {change for each in FRAMEWORKS.values() for change in each.flags} <= asked_for
+
+    def test_what_is_to_be_left_out_is_named_where_it_is_there(self):
+        assert spelled("less-offload", Seen("openrlhf", text="--adam_offload --bf16")) == "without --adam_offload"
+        assert spelled("less-offload", Seen("openrlhf", text="--bf16")) == ""
+
+    def test_a_save_that_others_wait_for(self):
+        saving = f"saving checkpoint at iteration 50\n{TIMEOUT}"
+        for name, flag in (("megatron", "(--async-save)"), ("verl-megatron", "checkpoint.async_save=True)")):
+            assert flag in texts(f"{SHOWN[name]}\n{saving}")
+        assert "write the checkpoint asynchronously" in texts(saving)
+
 
 class TestValues:
     def test_from_what_to_what(self):
