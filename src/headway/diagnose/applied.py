@@ -18,6 +18,11 @@ _VALUE = (
     r"['\"]?(?:\s*[=:]\s*|\s+|\s*\.{3,}\s*)['\"]?"
     r"(?P<value>-?\d+(?:\.\d+)?(?![\w.])|true\b|false\b|full\b|selective\b|unsloth\b)"
 )
+_ALLOCATOR = re.compile(r"\bPYTORCH_(?:CUDA_|HIP_)?ALLOC_CONF\b")
+_RELEASES = re.compile(
+    r"torch_memory_saver|TorchMemorySaver|--colocate\b|--offload-train\b|enable_sleep|cumem_allocator"
+)
+"""What releases device memory in a way that expandable segments do not allow."""
 _GENERAL = ("batch_size", "save_freq")
 """Last parts of dotted names that other settings have too."""
 
@@ -68,6 +73,8 @@ def spelled(change: str, seen: Seen) -> str:
     >>> spelled("fewer-tokens", Seen("trl", text="per_device_train_batch_size=1, max_completion_length=4096"))
     'max_completion_length 4096 -> 2048'
     """
+    if change == "allocator" and (named := _ALLOCATOR.search(seen.text)):
+        return named[0]  # torch's own hint says it, by its version
     options = flags(change, seen.framework, seen.engine, seen.platforms)
     if re.search(r"use_dynamic_bsz['\"]?\s*[=:]\s*['\"]?false", seen.text, re.IGNORECASE):
         options = tuple(each for each in options if "max_token_len" not in each) or options
@@ -125,12 +132,14 @@ def _tried(change: str, before: str) -> str:
 
 
 def _told(advice: Advice, seen: Seen) -> Advice | None:
-    """Advice with the flag of the trainer that is seen; None where its settings show that it is so already, and where
-    it is about an engine and there is none."""
+    """Advice with the flag of the trainer that is seen; None where its settings show that it is so already, where it
+    is about an engine and there is none, and for an allocator's setting that the run does not allow."""
     if not advice.change:
         return advice
     generates = seen.engine or not seen.framework or "engine-share" in FRAMEWORKS[seen.framework].flags
     if not generates and advice.change in ("engine-share", "engine-requests", "engine-graphs"):
+        return None
+    if advice.change == "allocator" and (seen.on("unified") or _RELEASES.search(seen.text)):
         return None
     if _is_on(flags(advice.change, seen.framework, seen.engine, seen.platforms), seen.text):
         return None

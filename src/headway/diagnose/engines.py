@@ -143,10 +143,9 @@ def is_late(case: Case) -> bool:
 
 def late_advice(engine: str, seen: Seen) -> tuple[Advice, ...]:
     """What to do about a kernel's fault, whose traceback shows a later call."""
-    eager = {"vllm": "enforce_eager=True", "sglang": "--disable-cuda-graph"}
-    own = next(iter(flags("engine-graphs", seen.framework, engine)), "").split(", or ")[-1]
-    without = f", the engine without graphs ({own or eager[engine]})" if engine else ""
-    blocking, checker = ("CUDA_LAUNCH_BLOCKING=1", "; compute-sanitizer names it")
+    eager = next(iter(flags("engine-graphs", seen.framework, engine)), "").split(", or ")[-1]
+    without = f", the engine without CUDA graphs{eager and f' ({eager})'}" if engine else ""
+    blocking, checker = "CUDA_LAUNCH_BLOCKING=1", "; compute-sanitizer names it"
     if seen.on("amd"):
         blocking, checker = "AMD_SERIALIZE_KERNEL=3", ""
     return (

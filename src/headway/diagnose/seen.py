@@ -47,6 +47,7 @@ _PLATFORMS = {
 }
 """Platform -> what shows that it was there. An AMD device says CUDA and NCCL too, so AMD's own words decide."""
 _COMPILED = {name: re.compile(pattern) for name, pattern in _PLATFORMS.items()}
+UNIFIED = re.compile(r"\bGB10\b|DGX Spark|\bJetson\b")
 _RAY_KINDS = "ray-"
 _KUBERNETES_KINDS = ("k8s-evicted", "k8s-node-not-ready", "k8s-deadline")
 _ENVIRONMENT = re.compile(r"(?<![^\s\"'])[^\s\"']*(?:-packages|/lib/python3(?:\.\d+)?)/")
@@ -81,6 +82,7 @@ def look(evidence: Sequence[Evidence], settings: Settings, heads: Sequence[str] 
     kinds = {each.kind for each in evidence}
     seen = seen_in("\n".join(_texts(evidence, (settings.launch, *heads))), settings)
     more = {"ray"} if any(kind.startswith(_RAY_KINDS) for kind in kinds) else set()
+    more |= {"unified"} if settings.unified or UNIFIED.search(seen.text) else set()
     more |= {"kubernetes"} if kinds & set(_KUBERNETES_KINDS) else set()
     return Seen(seen.framework, seen.engine, seen.platforms | more, seen.text)
 
@@ -89,7 +91,7 @@ def seen_in(text: str, settings: Settings | None = None) -> Seen:
     """What a text and the settings of a run show."""
     settings = settings or Settings()
     given = "\n".join(f"{name}={value}" for name, value in settings.flags.items())
-    plain = without_environment(text)
+    plain = without_environment(text.replace("\\", "/"))
     framework = of_system(settings.planned_for) or _framework(plain)
     platforms = {name for name, pattern in _COMPILED.items() if pattern.search(text)}
     if "amd" in platforms:

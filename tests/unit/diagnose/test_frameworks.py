@@ -125,6 +125,11 @@ class TestWhichTrainer:
     def test_a_name_alone_shows_none(self, line: str):
         assert seen_in(line).framework == ""
 
+    def test_paths_of_windows(self):
+        package = r"C:\Users\me\venv\Lib\site-packages\trl\trainer\sft_trainer.py"
+        assert seen_in(f'File "{package}", line 9').framework == "trl-sft"
+        assert seen_in(r'File "C:\Users\verl\workers\train.py", line 9').framework == ""
+
     def test_the_one_on_top_counts(self):
         for above, below in (("axolotl", "trl"), ("trl", "transformers"), ("slime", "megatron"), ("verl", "trl")):
             assert seen_in(f"{SHOWN[below]}\n{SHOWN[below]}\n{SHOWN[above]}").framework == above
@@ -214,6 +219,20 @@ class TestFlags:
         alone = told(traceback(inside)).advice
         assert alone[0].text.startswith("lower gpu_memory_utilization:")
         assert "max_num_seqs" in alone[1].text
+
+    def test_expandable_segments_are_not_advised_where_they_are_refused(self):
+        pieces = (
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
+            "79.11 GiB of which 1.00 GiB is free. Of the allocated memory 60.00 GiB is allocated by PyTorch, and "
+            "14.20 GiB is reserved by PyTorch but unallocated."
+        )
+        assert told(pieces).cause == "device-fragmentation"
+        assert told(pieces).advice[0].text.endswith("(PYTORCH_CUDA_ALLOC_CONF)")
+        assert "(PYTORCH_HIP_ALLOC_CONF)" in texts(pieces.replace("CUDA", "HIP"))
+        hint = " If it is large try setting PYTORCH_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
+        assert "(PYTORCH_ALLOC_CONF)" in texts(pieces + hint)
+        for beside in ("+ python train.py --colocate", "NVIDIA GB10", "[torch_memory_saver] paused"):
+            assert "expandable" not in texts(f"{beside}\n{pieces}")
 
     def test_a_trainer_without_an_engine_is_told_nothing_of_one(self):
         assert "engine" not in texts(f"{SHOWN['torchtune']}\n{OOM}")
