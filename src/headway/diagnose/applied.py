@@ -19,10 +19,12 @@ _VALUE = (
     r"(?P<value>-?\d+(?:\.\d+)?(?![\w.])|true\b|false\b|full\b|selective\b|unsloth\b)"
 )
 _ALLOCATOR = re.compile(r"\bPYTORCH_(?:CUDA_|HIP_)?ALLOC_CONF\b")
-_RELEASES = re.compile(
-    r"torch_memory_saver|TorchMemorySaver|--colocate\b|--offload-train\b|enable_sleep|cumem_allocator"
+_NO_SEGMENTS = re.compile(
+    r"torch_memory_saver|TorchMemorySaver|--colocate\b|--offload-train\b|enable_sleep|cumem_allocator|"
+    r"(?<!setting )PYTORCH_\w*ALLOC_CONF['\"]?[=:] ?['\"]?[^\s'\"]*expandable_segments:True"
 )
-"""What releases device memory in a way that expandable segments do not allow."""
+"""What releases device memory in a way that expandable segments do not allow, or that they are on already; torch's
+hint to try setting them is neither."""
 _GENERAL = ("batch_size", "save_freq")
 """Last parts of dotted names that other settings have too."""
 
@@ -139,7 +141,7 @@ def _told(advice: Advice, seen: Seen) -> Advice | None:
     generates = seen.engine or not seen.framework or "engine-share" in FRAMEWORKS[seen.framework].flags
     if not generates and advice.change in ("engine-share", "engine-requests", "engine-graphs"):
         return None
-    if advice.change == "allocator" and (seen.on("unified") or _RELEASES.search(seen.text)):
+    if advice.change == "allocator" and (seen.on("unified") or _NO_SEGMENTS.search(seen.text)):
         return None
     if _is_on(flags(advice.change, seen.framework, seen.engine, seen.platforms), seen.text):
         return None

@@ -121,7 +121,7 @@ def index() -> str:
     ]
     parts += [
         "How a process ended (mechanism) and why (cause); one rule each, with what it proves and what only "
-        "looks like it.",
+        "looks like it. [flags.md](flags.md) has the changes that they advise in each trainer's own flags.",
         "",
     ]
     for level in LEVELS:

@@ -197,7 +197,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
         },
     ),
     "nemo-rl": Framework(
-        rf"{_ROOT}nemo_rl/|\bnemo_rl\.|{_ROOT}examples/run_(?:grpo|sft|dpo|rm|distillation)\w*\.py|"
+        rf"{_ROOT}nemo_rl/|\bnemo_rl\.|{_ROOT}examples/run_(?:grpo|ppo|sft|dpo|rm|vlm|distillation)\w*\.py|"
         r"\b(?:DTensor|Megatron)PolicyWorker|\bVllmGenerationWorker|\bVllmAsyncGenerationWorker",
         _NEMO_RL,
     ),
@@ -277,7 +277,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
         rf"{_ROOT}swift/(?:cli|llm|trainers|rlhf_trainers|plugin|megatron|pipelines|tuners)/|\bswift\.(?:cli|llm)\b|"
         r"\b(?:swift|megatron) (?:sft|pt|rlhf)\b",
         {
-            "fewer-tokens": ("--per_device_train_batch_size", "--max_length"),
+            "fewer-tokens": ("--per_device_train_batch_size", "--max_completion_length", "--max_length"),
             "shorter-sequences": ("--max_completion_length, or --max_length of SFT",),
             "recompute": ("--gradient_checkpointing true",),
             "chunked-logprobs": ("--use_liger_kernel true",),
@@ -287,6 +287,18 @@ FRAMEWORKS: Mapping[str, Framework] = {
             "timeout": ("--ddp_timeout",),
             "save-often": ("--save_steps",),
             "loader-workers": ("--dataloader_num_workers",),
+        },
+    ),
+    "ms-swift-megatron": Framework(
+        r"(?!)",
+        {
+            "fewer-tokens": ("--micro_batch_size", "--max_completion_length", "--max_length"),
+            "shorter-sequences": ("--max_length",),
+            "recompute": ("--recompute_granularity full --recompute_method uniform --recompute_num_layers 1",),
+            "chunked-logprobs": ("--cross_entropy_loss_fusion true",),
+            "engine-share": ("--vllm_gpu_memory_utilization",),
+            "engine-length": ("--vllm_max_model_len",),
+            "less-offload": ("--optimizer_cpu_offload false",),
         },
     ),
     "torchtune": Framework(
@@ -316,7 +328,17 @@ FRAMEWORKS: Mapping[str, Framework] = {
         },
     ),
     "EasyR1": Framework(rf"{_ROOT}verl/trainer/main\.py|\bverl\.trainer\.main\b", rank=4),
-    "SkyRL": Framework(rf"{_ROOT}skyrl(?:_train)?/|\bskyrl_train\."),
+    "SkyRL": Framework(
+        rf"{_ROOT}skyrl(?:_train)?/|\bskyrl_train\.",
+        {
+            "fewer-tokens": ("trainer.micro_train_batch_size_per_gpu",),
+            "shorter-sequences": ("generator.sampling_params.max_generate_length",),
+            "smaller-batch": ("trainer.train_batch_size",),
+            "engine-share": ("generator.gpu_memory_utilization",),
+            "engine-ranks": ("generator.inference_engine_tensor_parallel_size",),
+            "save-often": ("trainer.ckpt_interval",),
+        },
+    ),
     "AReaL": Framework(rf"{_ROOT}areal/|\bareal\.|{_ROOT}AReaL/"),
     "RLinf": Framework(rf"{_ROOT}rlinf/|\brlinf\."),
     "ROLL": Framework(rf"{_ROOT}roll/(?:pipeline|distributed)/|\broll\.pipeline\."),
@@ -357,6 +379,7 @@ VARIANTS: Mapping[str, tuple[tuple[str, str], ...]] = {
         (r"megatron_(?:workers|actor|critic)|megatron/core/|strategy['\"]?[=:] ?['\"]?megatron", "verl-megatron"),
     ),
     "openrlhf": ((r"\bcli[./]train_(?:sft|dpo|rm|kto|kd)|trainer/(?:sft|dpo|rm|kto|kd)_trainer", "openrlhf-sft"),),
+    "ms-swift": ((r"\bmegatron (?:sft|pt|rlhf)\b|swift/(?:megatron|cli/_megatron)/", "ms-swift-megatron"),),
     "trl": (
         (
             r"(?s)\A(?!.*(?:grpo|rloo|online_dpo|GRPO|RLOO))"
@@ -369,7 +392,7 @@ VARIANTS: Mapping[str, tuple[tuple[str, str], ...]] = {
 """A trainer -> what shows a backend or a program of it that has flags of its own, and that one's name."""
 
 ON_RAY = frozenset({
-    "slime", "miles", "miles-fsdp", "verl", "verl-megatron", "openrlhf", "nemo-rl", "nemo-rl-megatron",
+    "slime", "miles", "miles-fsdp", "verl", "verl-megatron", "openrlhf", "nemo-rl", "nemo-rl-megatron", "SkyRL",
 })  # fmt: skip
 """Trainers that always run on Ray."""
 

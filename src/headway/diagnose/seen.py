@@ -38,7 +38,7 @@ _PLATFORMS = {
     "ray": r"\bray::|\braylet\b|\bray\.exceptions\.|/tmp/ray/|"
     r"(?:^|[/\"'])ray/(?:_private|_raylet|util|worker|air|train)|"
     r"\bRAY_[a-zA-Z]\w+|\bray (?:start|status|stop|job|up)\b|\bActorDiedError\b|\bRayTaskError\b|\bRayActorError\b|"
-    r"\bgcs_server\b|\([\w.: -]{0,80}pid=\d+, ip=[\d.]+|\(autoscaler\b|"
+    r"\bgcs_server\b|(?m:^\(pid=\d+\) )|\([\w.: -]{0,80}pid=\d+, ip=[\d.]+|\(autoscaler\b|"
     rf"\((?!(?:{_VLLM_PROCESS}) pid=)[A-Za-z_][\w.:]{{0,80}} pid=\d+\)",
     "amd": r"\bHIP\b|\bhipError|\bROCm\b|/opt/rocm|\bRCCL\b|\bgfx(?:9|1[0-2])[0-9a-f]{2}\b|\bamdgpu\b|"
     r"\bMI[23]\d\dA?X?\b|PYTORCH_HIP_ALLOC_CONF|\brocm-smi\b|\bamd-smi\b",

@@ -33,6 +33,7 @@ SHOWN = {
     "axolotl": 'File "/workspace/axolotl/src/axolotl/train.py", line 9, in train',
     "llama-factory": 'File "/app/src/llamafactory/train/sft/workflow.py", line 9, in run_sft',
     "ms-swift": f'File "{PACKAGES}/swift/trainers/mixin.py", line 9, in training_step',
+    "ms-swift-megatron": "+ NPROC_PER_NODE=8 megatron sft --load Qwen2.5-7B-mcore",
     "torchtune": f'File "{PACKAGES}/torchtune/modules/transformer.py", line 9, in forward',
     "litgpt": f'File "{PACKAGES}/litgpt/model.py", line 9, in forward',
     "nemo-rl": 'File "/opt/nemo-rl/nemo_rl/models/policy/dtensor_policy_worker.py", line 9, in train',
@@ -177,6 +178,7 @@ class TestFlags:
             ("verl-sft", "data.micro_batch_size_per_gpu", "model.enable_gradient_checkpointing=True"),
             ("slime", "--max-tokens-per-gpu", "--recompute-granularity full"),
             ("miles-fsdp", "--max-tokens-per-gpu", "--gradient-checkpointing"),
+            ("ms-swift-megatron", "--micro_batch_size", "--recompute_granularity full"),
             ("prime-rl", "trainer.model.seq_len", "[trainer.model.ac]"),
             ("open-instruct", "--per_device_train_batch_size", "--gradient_checkpointing"),
             ("headway", "train.cap", "train.checkpointing = true"),
@@ -231,6 +233,9 @@ class TestFlags:
         assert "(PYTORCH_HIP_ALLOC_CONF)" in texts(pieces.replace("CUDA", "HIP"))
         hint = " If it is large try setting PYTORCH_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
         assert "(PYTORCH_ALLOC_CONF)" in texts(pieces + hint)
+        assert "expandable" not in texts(
+            "+ PYTORCH_CUDA_ALLOC_CONF='expandable_segments:True' python x.py\n" + pieces
+        )
         for beside in ("+ python train.py --colocate", "NVIDIA GB10", "[torch_memory_saver] paused"):
             assert "expandable" not in texts(f"{beside}\n{pieces}")
 
@@ -338,6 +343,7 @@ class TestPlatforms:
             ("pod trainer-0 was deleted", "kubernetes"),
             ("The worker may have exceeded K8s pod memory limits.", "kubernetes"),
             ("(TrainerController pid=2656) x", "ray"),
+            ("(pid=1121) a warning", "ray"),
             ("(Worker pid=12, ip=10.0.0.4) x", "ray"),
             (f'File "{PACKAGES}/ray/_private/worker.py", line 9, in get', "ray"),
             (SHOWN["slime"], "ray"),
