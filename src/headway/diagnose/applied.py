@@ -11,6 +11,8 @@ from headway.diagnose.seen import Seen
 
 HALVED = ("fewer-tokens", "smaller-batch", "engine-requests", "sync-bucket")
 """Changes that are tried with half of the value."""
+SWITCHES = ("recompute", "chunked-logprobs", "balance", "save-async", "engine-graphs")
+"""Changes that are made once: what is on needs no advice."""
 SHARE = 0.1
 """By how much an engine's share is changed at first."""
 _SWITCH = re.compile(r"(?P<name>[\w.+-]+)(?: ?[=:] ?| )(?P<value>[\w\"]+)")
@@ -143,23 +145,28 @@ def _told(advice: Advice, seen: Seen) -> Advice | None:
         return None
     if advice.change == "allocator" and (seen.on("unified") or _NO_SEGMENTS.search(seen.text)):
         return None
-    if _is_on(flags(advice.change, seen.framework, seen.engine, seen.platforms), seen.text):
+    if _is_on(advice.change, flags(advice.change, seen.framework, seen.engine, seen.platforms), seen.text):
         return None
     flag = "" if advice.flag else spelled(advice.change, seen)
     return replace(advice, text=f"{advice.text} ({flag})", flag=flag) if flag else advice
 
 
-def _is_on(options: Sequence[str], text: str) -> bool:
-    """Whether the switch that a change is written as is on: its value is the one asked for, or it stands there."""
-    for each in options[:1]:
-        switch = _SWITCH.match(each)
-        if switch is None:
-            said = re.search(rf"{_either(each)}\b(?!['\"]?[ =:]+['\"]?(?:false|0))", text, re.IGNORECASE)
-            return each.endswith("checkpointing") and said is not None
+def _is_on(change: str, options: Sequence[str], text: str) -> bool:
+    """Whether what a change asks for is so already: its switch has the value that is asked for, or stands there."""
+    if not options:
+        return False
+    switch = _SWITCH.match(options[0])
+    if switch is not None:
         value = value_of(switch["name"], text)
         wanted = switch["value"].strip('"').lower()
         return wanted == value.lower() if value is not None else switch["name"].startswith("disable_")
-    return False
+    name = options[0].lstrip("-")
+    if change not in SWITCHES or not re.fullmatch(r"[\w.-]+", name):
+        return False
+    value = value_of(name, text)
+    if value is None:
+        return options[0].startswith("--") and has_flag(name, text)
+    return value.lower() not in ("false", "0", "-1")
 
 
 def has_flag(name: str, text: str) -> bool:

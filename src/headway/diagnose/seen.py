@@ -53,6 +53,8 @@ _KUBERNETES_KINDS = ("k8s-evicted", "k8s-node-not-ready", "k8s-deadline")
 _ENVIRONMENT = re.compile(r"(?<![^\s\"'])[^\s\"']*(?:-packages|/lib/python3(?:\.\d+)?)/")
 LONGEST, MOST = 400, 192 << 10
 """Characters of a line, and of all lines, that are looked at."""
+FIRST = 48 << 10
+"""Characters of the first lines of all logs, and of a launch script."""
 
 
 class Seen(Struct, frozen=True):
@@ -80,7 +82,8 @@ class Seen(Struct, frozen=True):
 def look(evidence: Sequence[Evidence], settings: Settings, heads: Sequence[str] = ()) -> Seen:
     """What evidence, the beginnings of the logs and the settings of a run show."""
     kinds = {each.kind for each in evidence}
-    seen = seen_in("\n".join(_texts(evidence, (settings.launch, *heads))), settings)
+    first = ("\n".join(heads)[:FIRST], settings.launch[:FIRST])
+    seen = seen_in("\n".join((*first, *_texts(evidence))), settings)
     more = {"ray"} if any(kind.startswith(_RAY_KINDS) for kind in kinds) else set()
     more |= {"unified"} if settings.unified or UNIFIED.search(seen.text) else set()
     more |= {"kubernetes"} if kinds & set(_KUBERNETES_KINDS) else set()
@@ -111,7 +114,7 @@ def without_environment(text: str) -> str:
     return _ENVIRONMENT.sub("/", text)
 
 
-def _texts(evidence: Sequence[Evidence], heads: Sequence[str]) -> Iterator[str]:
+def _texts(evidence: Sequence[Evidence]) -> Iterator[str]:
     """Every line that was read, those around the ends first, the same line once; so many characters at most."""
     lines: dict[tuple[str, int], str] = {}
     for each in sorted(evidence, key=lambda each: each.role != "end"):
@@ -120,7 +123,7 @@ def _texts(evidence: Sequence[Evidence], heads: Sequence[str]) -> Iterator[str]:
             lines.setdefault((file, number), text[:LONGEST])
     frames = (each.fields["frames"] for each in evidence if "frames" in each.fields)
     left = MOST
-    for text in (*heads, *frames, *lines.values()):
+    for text in (*frames, *lines.values()):
         left -= len(text) + 1
         if left < 0:
             return

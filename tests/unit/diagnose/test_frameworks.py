@@ -6,10 +6,10 @@ import pytest
 
 from headway.diagnose.applied import asked, here, spelled, value_of
 from headway.diagnose.engines import engine_advice, late_advice
-from headway.diagnose.frameworks import FRAMEWORKS, VARIANTS, flags, of_system
+from headway.diagnose.frameworks import FRAMEWORKS, VARIANTS, Change, flags, of_system
 from headway.diagnose.infer import FORKS, SAVES
 from headway.diagnose.rules import rules
-from headway.diagnose.rules.rule import Rule, Settle
+from headway.diagnose.rules.rule import Advice, Rule, Settle
 from headway.diagnose.seen import Seen, look, seen_in
 from headway.diagnose.settings import Settings
 from headway.foreign.spelling import SPELLINGS
@@ -316,6 +316,23 @@ class TestValues:
         log = traceback(SHOWN[name])
         assert "recompute" not in texts(f"{on}\n{log}")
         assert "recompute" in texts(f"{off}\n{log}")
+
+    @pytest.mark.parametrize(
+        ("name", "change", "on", "off"),
+        [
+            ("slime", "chunked-logprobs", "--log-probs-chunk-size 512", "log_probs_chunk_size ...... -1"),
+            ("slime", "balance", "--balance-data --use-dynamic-batch-size", "balance_data ......... False"),
+            ("openrlhf", "engine-graphs", "--enforce_eager", "enforce_eager=False"),
+            ("megatron", "save-async", "--async-save", "async_save ......... False"),
+            ("nemo-rl", "chunked-logprobs", "policy.logprob_chunk_size=1024", "logprob_chunk_size: null"),
+            ("verl", "balance", "trainer.balance_batch=True", "trainer.balance_batch=False"),
+        ],
+    )
+    def test_a_switch_that_is_on(self, name: str, change: Change, on: str, off: str):
+        advice = (Advice("do it", "", "", change),)
+        assert here(advice, Seen(name, text=on)) == ()
+        assert here(advice, Seen(name, text=off))[0].flag
+        assert here(advice, Seen(name))[0].flag
 
     def test_two_values_are_none(self):
         assert value_of("a.max_len", "a.max_len=1") == "1"
