@@ -40,12 +40,14 @@ _PLATFORMS = {
     r"\bRAY_[a-zA-Z]\w+|\bray (?:start|status|stop|job|up)\b|\bActorDiedError\b|\bRayTaskError\b|\bRayActorError\b|"
     r"\bgcs_server\b|(?m:^\(pid=\d+\) )|\([\w.: -]{0,80}pid=\d+, ip=[\d.]+|\(autoscaler\b|"
     rf"\((?!(?:{_VLLM_PROCESS}) pid=)[A-Za-z_][\w.:]{{0,80}} pid=\d+\)",
-    "amd": r"\bHIP\b|\bhipError|\bROCm\b|/opt/rocm|\bRCCL\b|\bgfx(?:9|1[0-2])[0-9a-f]{2}\b|\bamdgpu\b|"
-    r"\bMI[23]\d\dA?X?\b|PYTORCH_HIP_ALLOC_CONF|\brocm-smi\b|\bamd-smi\b",
+    "amd": r"\bHIP\b|\bhipError|\bRCCL\b|\bgfx(?:9|1[0-2])[0-9a-f]{2}\b|\bMI[23]\d\dA?X?\b|PYTORCH_HIP_ALLOC_CONF|"
+    r"\brocm-smi\b|\bamd-smi\b",
     "nvidia": r"\bCUDA(?:_|\b)|\bNV_ERR|\bcuMem|\bnvidia\b|\bNVIDIA\b|\bNVRM\b|\bXid\b|\bcuda(?:Error|Malloc)|"
     r"\bGB10\b|\b[AH][12]00\b|\bNCCL\b",
 }
 """Platform -> what shows that it was there. An AMD device says CUDA and NCCL too, so AMD's own words decide."""
+_ROCM = re.compile(r"\bROCm\b|/opt/rocm|\bamdgpu\b")
+"""What shows an AMD device where no NVIDIA device shows: a processor may have one too."""
 _COMPILED = {name: re.compile(pattern) for name, pattern in _PLATFORMS.items()}
 UNIFIED = re.compile(r"\bGB10\b|DGX Spark|\bJetson\b")
 _RAY_KINDS = "ray-"
@@ -97,8 +99,8 @@ def seen_in(text: str, settings: Settings | None = None) -> Seen:
     plain = without_environment(text.replace("\\", "/"))
     framework = of_system(settings.planned_for) or _framework(plain)
     platforms = {name for name, pattern in _COMPILED.items() if pattern.search(text)}
-    if "amd" in platforms:
-        platforms.discard("nvidia")
+    if "amd" in platforms or ("nvidia" not in platforms and _ROCM.search(text)):
+        platforms = (platforms | {"amd"}) - {"nvidia"}
     if framework in ON_RAY:
         platforms.add("ray")
     engine = next((name for name, pattern in ENGINES.items() if re.search(pattern, plain)), "")

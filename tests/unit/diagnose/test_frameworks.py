@@ -367,6 +367,8 @@ class TestPlatforms:
             ("TERM_RUNLIMIT: job killed", "lsf"),
             ("=>> PBS: job killed: walltime", "pbs"),
             ("RuntimeError: HIP error: out of memory", "amd"),
+            ("amdgpu 0000:c1:00.0: GPU reset begin!", "amd"),
+            (f"{OOM}\namdgpu: the processor's own", "nvidia"),
             (OOM, "nvidia"),
         ],
     )
@@ -382,7 +384,8 @@ class TestPlatforms:
             ("Evicting 12 blocks of the prefix cache", "kubernetes"), ("a TPU pod v4-32", "kubernetes"),
             ('"OOMKilled": false,', "kubernetes"), ("the docks of a container", "docker"),
             ("| loss-1 | 0.5 |", "docker"),
-            (OOM, "amd"), ("HIP out of memory; see torch.cuda", "nvidia"),
+            (OOM, "amd"), (f"{OOM}\namdgpu: the processor's own", "amd"),
+            ("HIP out of memory; see torch.cuda", "nvidia"),
         ],
     )  # fmt: skip
     def test_what_shows_none(self, line: str, platform: str):

@@ -125,11 +125,14 @@ RULE = Rule(
     "the node was 239.00GB / 251.54GB (0.950147)\nTop 10 memory users: PID\tMEM(GB)\tCOMMAND\n2657\t36.77\t"
     "ray::FSDPTrainRayActor.train\n3402\t2.73\tsglang::scheduler",
     advice=(
+        Advice("a smaller model, or LoRA", "less in the one pool", "a smaller model learns less"),
         Advice(
-            "a smaller model, or LoRA; shorter answers; a smaller engine share with a smaller cap",
-            "less in the one pool",
-            "a smaller model learns less; the share alone may not be enough",
+            "a smaller share of the engine",
+            "a smaller cache in the one pool",
+            "alone it may not be enough",
+            "engine-share",
         ),
+        Advice("shorter answers", "smaller activations in the one pool", "long ones are cut", "shorter-sequences"),
         Advice(
             "do not raise RAY_memory_usage_threshold, nor switch the monitor off",
             "at 100 % the system stops any process, without a message of Ray",
