@@ -53,15 +53,15 @@ def here(advice: Sequence[Advice], seen: Seen) -> tuple[Advice, ...]:
 
 
 def merged(advice: Sequence[Advice]) -> tuple[Advice, ...]:
-    """Each change once: of two with the same words, key or effect, the first.
+    """Each change once: of two with the same words, key, effect or flag, the first.
 
     >>> [each.text for each in merged((Advice("a lower cap", "less memory", ""), Advice("cut", "less memory", "")))]
     ['a lower cap']
     """
     texts: set[str] = set()
     found = []
-    for each in advice:
-        own = {each.text, each.effect, each.change} - {""}
+    for each, name in names(advice):
+        own = {each.text, each.effect, each.change, name} - {""}
         if not own & texts:
             found.append(each)
         texts |= own

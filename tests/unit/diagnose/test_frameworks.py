@@ -294,6 +294,9 @@ class TestValues:
         unknown = "micro_batch_size: 1\n" + traceback(SHOWN["axolotl"])
         assert "lower the tokens of a micro-batch (" not in texts(unknown)
 
+    def test_one_flag_is_told_once(self):
+        assert [each.flag for each in told(traceback(SHOWN["prime-rl"])).advice].count("trainer.model.seq_len") == 1
+
     def test_a_cap_counts_only_where_batches_are_dynamic(self):
         launch = "ppo_max_token_len_per_gpu=16384 ppo_micro_batch_size_per_gpu=8 use_dynamic_bsz={}"
         for dynamic, flag in (

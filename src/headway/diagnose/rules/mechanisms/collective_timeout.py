@@ -22,7 +22,8 @@ RULE = Rule(
     advice=(
         Advice("find the late rank before raising the timeout", "a longer wait only helps slow ranks", "none"),
         Advice(
-            "raise the time-out of collectives where one rank does slow work alone, as a save or a reward", "the others wait",
+            "raise the time-out of collectives where one rank does slow work alone, as a save or a reward",
+            "the others wait",
             "a true hang is seen later", "timeout",
         ),
     ),
