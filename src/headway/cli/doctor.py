@@ -100,7 +100,7 @@ def diagnosed(
         settings = replace(settings, phase=recorded[-1].phase, step=recorded[-1].step)
     found = diagnose(sources, settings)
     if recorded and recorded[-1].ended and found.answer.mechanism == UNKNOWN:
-        found = replace(found, answer=replace(found.answer, sentence=recorded[-1].ended))
+        found = found.with_answer(replace(found.answer, sentence=recorded[-1].ended))
     step = found.answer.step
     if script is not None and step is not None and settings.lints:
         settings = _settings(logs + runs, script, machine, step)
@@ -128,7 +128,7 @@ def diagnosed(
 
 def _of_script(script: Path, step: int | None) -> "Settings":
     """The settings of a launch script. A script that starts no trainer that is known keeps nobody from an answer."""
-    from headway.diagnose.run_facts import from_script
+    from headway.diagnose.run_facts import from_script, launch_of
     from headway.diagnose.settings import Settings
     from headway.errors import InputError
 
@@ -137,7 +137,7 @@ def _of_script(script: Path, step: int | None) -> "Settings":
     except InputError as error:
         if not script.is_file():
             raise
-        return Settings(notes=(f"--script {error}",))
+        return Settings(notes=(f"--script {error}",), launch=launch_of(script))
 
 
 def _recordings(names: list[str]) -> "dict[str, Recorded]":

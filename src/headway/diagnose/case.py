@@ -9,6 +9,7 @@ from msgspec import Struct, field
 
 from headway.diagnose.evidence import Evidence, Place
 from headway.diagnose.numbers import MonitorKill, Refusal, Slope, monitor_kill, refusal, series, slope
+from headway.diagnose.seen import Seen
 from headway.diagnose.settings import Settings
 from headway.diagnose.text import without_prefix
 
@@ -56,6 +57,7 @@ class Case(Struct, frozen=True, dict=True):
     evidence: Sequence[Evidence]
     settings: Settings = field(default_factory=Settings)
     memory: tuple[tuple[int, str], ...] = ()
+    seen: Seen = field(default_factory=Seen)
 
     def first(self, *kinds: str) -> Evidence | None:
         """The first evidence of a kind; kinds are tried in their order."""

@@ -20,6 +20,8 @@ from headway.units import format_bytes
 MOST_PROCESSES = 5
 MOST_NAMED = 3
 """Sources that a sentence names."""
+HEAD = 4000
+"""Characters of a first line that are looked at: a launch's command is long."""
 SHOWN = 60
 """Lines of a timeline."""
 _IMPORTANT = {"end": 0, "why": 1, "symptom": 2, "benign": 3, "context": 4}
@@ -33,12 +35,13 @@ class Read(Struct, frozen=True):
 
     def of_run(
         self, run: int
-    ) -> tuple[tuple[Evidence, ...], tuple[tuple[int, str], ...], tuple[tuple[int, int], ...]]:
-        """Evidence, measured memory and (order, step) of one run."""
+    ) -> tuple[tuple[Evidence, ...], tuple[tuple[int, str], ...], tuple[tuple[int, int], ...], tuple[str, ...]]:
+        """Evidence, measured memory, (order, step) and first lines of one run."""
         scans = [scan for scan in self.scans if scan.source.run == run]
         memory = tuple(line for scan in scans for line in scan.memory.lines)
         steps = tuple((scan.first_order + line, step) for scan in scans for line, step in scan.steps)
-        return tuple(each for each in self.evidence if each.line.run == run), memory, steps
+        heads = tuple(text[:HEAD] for scan in scans for _, text in scan.head)
+        return tuple(each for each in self.evidence if each.line.run == run), memory, steps, heads
 
 
 def read(sources: Sequence[Source]) -> Read:
@@ -78,10 +81,10 @@ def _processes(kill: MonitorKill | None) -> Iterator[str]:
 
 
 def _of(found: Read, run: int, settings: Settings) -> tuple[
-    tuple[Evidence, ...], Settings, tuple[tuple[int, str], ...], tuple[tuple[int, int], ...]
+    tuple[Evidence, ...], Settings, tuple[tuple[int, str], ...], tuple[tuple[int, int], ...], tuple[str, ...]
 ]:  # fmt: skip
-    evidence, memory, steps = found.of_run(run)
-    return evidence, settings, memory, steps
+    evidence, memory, steps, heads = found.of_run(run)
+    return evidence, settings, memory, steps, heads
 
 
 def answer_of(findings: Sequence[Finding]) -> Finding:

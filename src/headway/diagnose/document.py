@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from headway.diagnose.causes import Level, table
+from headway.diagnose.frameworks import FRAMEWORKS
 from headway.diagnose.readers import SIGNS
 from headway.diagnose.rules import rules
 from headway.diagnose.rules.rule import Rule
@@ -53,13 +54,60 @@ def page(rule: Rule) -> str:
         parts += ["## What speaks against it", "", *(f"- {each}" for each in rule.refuters), ""]
     if rule.advice:
         parts += ["## What to change", "", "| change | effect | risk |", "|---|---|---|"]
-        parts += [f"| {each.text} | {each.effect} | {each.risk} |" for each in rule.advice] + [""]
+        parts += [
+            f"| {_where(each.on)}{each.text}{_flags(each.change)} | {each.effect} | {each.risk} |"
+            for each in rule.advice
+        ] + [""]
     if rule.settle:
         parts += ["## What would settle it", ""]
-        parts += [f"- `{each.command}` ({each.where}): {each.line}" for each in rule.settle] + [""]
+        for each in rule.settle:
+            parts.append(f"- {_where(each.on)}`{each.command}` ({each.where}): {each.line}")
+            other = each.instead
+            while other is not None:
+                parts.append(f"- {_where(other.on) or 'elsewhere: '}`{other.command}` ({other.where}): {other.line}")
+                other = other.instead
+        parts.append("")
     signs = [sign for sign in SIGNS if sign.kind in rule.ends]
     if signs:
         parts += ["## Its signs", "", *(f"- `{sign.kind}`: {sign.says}" for sign in signs), ""]
+    return "\n".join(parts)
+
+
+PLATFORMS = {
+    "kubernetes": "Kubernetes", "docker": "Docker", "slurm": "Slurm", "lsf": "LSF", "pbs": "PBS", "ray": "Ray",
+    "nvidia": "NVIDIA", "amd": "AMD", "unmanaged": "without any of these",
+}  # fmt: skip
+"""The platforms of seen.py, as they are written."""
+
+
+def _where(platform: str) -> str:
+    """Where advice or a question holds, in front of it; nothing where it holds everywhere."""
+    return f"{PLATFORMS[platform]}: " if platform else ""
+
+
+def _flags(change: str) -> str:
+    """A link to the flags of a change."""
+    return f" ([flags](flags.md#{change}))" if change else ""
+
+
+def flags_page() -> str:
+    """Every change that advice asks for, in each trainer's own flags."""
+    parts = [
+        "# Changes in each trainer's own flags",
+        "",
+        "<!-- Made by: .venv/bin/python -m headway.diagnose.document docs/rules -->",
+        "",
+        "Advice names a change in plain words, with the flag of the trainer that the log or the script shows;",
+        "without one where none shows or where it has none. `headway doctor` takes them from diagnose/frameworks.py.",
+        "",
+    ]
+    changes = dict.fromkeys(change for each in FRAMEWORKS.values() for change in each.flags)
+    for change in changes:
+        parts += [f"## {change}", "", "| trainer | flag |", "|---|---|"]
+        for name, framework in FRAMEWORKS.items():
+            if framework.flags.get(change):
+                parts.append(f"| {name} | {', else '.join(f'`{flag}`' for flag in framework.flags[change])} |")
+        parts.append("")
     return "\n".join(parts)
 
 
@@ -73,7 +121,7 @@ def index() -> str:
     ]
     parts += [
         "How a process ended (mechanism) and why (cause); one rule each, with what it proves and what only "
-        "looks like it.",
+        "looks like it. [flags.md](flags.md) has the changes that they advise in each trainer's own flags.",
         "",
     ]
     for level in LEVELS:
@@ -88,7 +136,7 @@ def index() -> str:
 
 def pages() -> dict[str, str]:
     """All pages by file name."""
-    found = {"README.md": index()}
+    found = {"README.md": index(), "flags.md": flags_page()}
     for level in LEVELS:
         found |= {f"{level}-{name}.md": page(rule) for name, rule in rules(level).items()}
     return found

@@ -3,9 +3,14 @@
 import re
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
+from headway.diagnose.applied import spelled
 from headway.diagnose.case import Case
 from headway.diagnose.evidence import Evidence
+from headway.diagnose.frameworks import flags
 from headway.diagnose.rules.rule import Advice
+from headway.diagnose.seen import Seen, without_environment
 from headway.diagnose.text import process_of
 
 VLLM = (
@@ -17,7 +22,6 @@ _CODE = re.compile(
     rf"(?P<vllm>{VLLM})|(?P<sglang>{SGLANG})|"
     r"(?P<trainer>[/\\](?:verl|slime|miles|trl|openrlhf|megatron|deepspeed|nemo_rl|skyrl_train|areal)[/\\])"
 )
-_ENVIRONMENT = re.compile(r"[^\s\"]*(?:-packages|/lib/python3(?:\.\d+)?)/")
 START = (
     r"warming up sampler|_dummy_(?:sampler_)?run\b|profile_run|determine_(?:num_)?available_\w+|compile_or_warm_up|"
     r"initialize_(?:kv_)?cache|kernel_warmup|init_device|\bload_model\b|init_memory_pool|MHATokenToKVPool|"
@@ -50,7 +54,7 @@ def owner_of(text: str) -> str | None:
     'vllm'
     >>> owner_of("/envs/vllm/lib/python3.10/site-packages/torch/nn/modules/module.py:1 forward")
     """
-    found = [match.lastgroup for match in _CODE.finditer(_ENVIRONMENT.sub("/", text))]
+    found = [match.lastgroup for match in _CODE.finditer(without_environment(text))]
     return found[-1] if found else None
 
 
@@ -73,49 +77,50 @@ def at_start(case: Case) -> bool:
     return any(owner_of(call) in ("vllm", "sglang") and re.search(START, call) for call in calls)
 
 
-PREFIXED = ("slime", "miles")
-"""Systems whose flags for SGLang begin with --sglang-."""
-_SHARE = {"vllm": "gpu_memory_utilization", "sglang": "--mem-fraction-static"}
-_REQUESTS = {
-    "vllm": "max_num_seqs (the sampler's logits are that many x vocabulary) and max_num_batched_tokens",
-    "sglang": "--max-running-requests and --chunked-prefill-size",
-}
-_GRAPHS = {
-    "vllm": "cudagraph_capture_sizes, or enforce_eager=True",
-    "sglang": "--cuda-graph-max-bs, or --disable-cuda-graph",
-}
+def engine_advice(engine: str, seen: Seen) -> tuple[Advice, ...]:
+    """What gives an engine room on its device: its share, its requests, its graphs. In the flags of the trainer that
+    is seen, else in the engine's own.
 
-
-def engine_advice(engine: str, system: str = "") -> tuple[Advice, ...]:
-    """What gives an engine room on its device, in its own settings: its share, its requests, its graphs. With the
-    prefix of a `system` that passes them on under one.
-
-    >>> engine_advice("sglang", "slime")[0].text
+    >>> engine_advice("sglang", Seen("slime"))[0].text
     'lower --sglang-mem-fraction-static: weights and KV cache take that share, and all else needs the rest'
     """
-    prefix = "--sglang-" if system in PREFIXED else "--"
-    share, requests, graphs = (name[engine].replace("--", prefix) for name in (_SHARE, _REQUESTS, _GRAPHS))
+    seen = replace(seen, engine=engine)
+    share, requests, graphs = (spelled(f"engine-{name}", seen) for name in ("share", "requests", "graphs"))
     return (
         Advice(
-            f"lower {share}: weights and KV cache take that share, and all else needs the rest",
-            "room for activations, samples, graphs and NCCL",
-            "a smaller cache: fewer requests at once",
+            f"lower {share or 'the share of the device that the engine takes'}: "
+            "weights and KV cache take that share, and all else needs the rest",
+            "room for activations, samples, graphs and NCCL", "a smaller cache: fewer requests at once",
+            "engine-share", flag=share,
         ),
-        Advice(f"lower {requests}", "smaller activations and logits", "less throughput"),
-        Advice(f"fewer CUDA graphs ({graphs})", "less memory beside the cache", "slower decoding"),
-    )
+        Advice(
+            f"lower {requests or 'the number of requests and of tokens that the engine takes at once'}",
+            "smaller activations and logits", "less throughput", "engine-requests", flag=requests,
+        ),
+        Advice(
+            f"fewer CUDA graphs{graphs and f' ({graphs})'}", "less memory beside the cache", "slower decoding",
+            "engine-graphs", flag=graphs,
+        ),
+    )  # fmt: skip
 
 
-def share_advice(tenant: Evidence) -> tuple[Advice, ...]:
+def share_advice(tenant: Evidence, seen: Seen) -> tuple[Advice, ...]:
     """The largest share that what was free at an engine's start allows; none where the line gives no numbers."""
     free, total = tenant.number("free"), tenant.number("total")
     if free is None or not total:
         return ()
     share = int(100 * free / total) / 100
-    text = (
-        f"lower gpu_memory_utilization to {share:g} at most, or free the device: {free:g} of {total:g} GiB are free"
+    flag = next(iter(flags("engine-share", seen.framework, seen.engine or "vllm")), "the engine's share")
+    text = f"lower {flag} to {share:g} at most, or free the device: {free:g} of {total:g} GiB are free"
+    return (
+        Advice(
+            text,
+            "the engine starts, if its weights fit into that share",
+            "a smaller cache",
+            "engine-share",
+            flag=flag,
+        ),
     )
-    return (Advice(text, "the engine starts, if its weights fit into that share", "a smaller cache"),)
 
 
 LATE = (
@@ -136,22 +141,23 @@ def is_late(case: Case) -> bool:
     return re.search(LATE, said) is not None
 
 
-def late_advice(engine: str) -> tuple[Advice, ...]:
+def late_advice(engine: str, seen: Seen) -> tuple[Advice, ...]:
     """What to do about a kernel's fault, whose traceback shows a later call."""
-    eager = f", the engine without graphs ({_GRAPHS[engine].split(', or ')[1]})" if engine else ""
+    eager = next(iter(flags("engine-graphs", seen.framework, engine)), "").split(", or ")[-1]
+    without = f", the engine without CUDA graphs{eager and f' ({eager})'}" if engine else ""
+    blocking, checker = "CUDA_LAUNCH_BLOCKING=1", "; compute-sanitizer names it"
+    if seen.on("amd"):
+        blocking, checker = "AMD_SERIALIZE_KERNEL=3", ""
     return (
         Advice(
-            f"run once with CUDA_LAUNCH_BLOCKING=1{eager}",
-            "the traceback then shows the call that failed; the one shown now may be a later one",
-            "slow",
+            f"run once with {blocking}{without}",
+            "the traceback then shows the call that failed; the one shown now may be a later one", "slow",
         ),
         Advice(
-            "try another version or attention backend of the library whose kernel that is; compute-sanitizer "
-            "names it",
-            "tells a library's defect from wrong indices of the run",
-            "time",
+            f"try another version or attention backend of the library whose kernel that is{checker}",
+            "tells a library's defect from wrong indices of the run", "time",
         ),
-    )
+    )  # fmt: skip
 
 
 PAGE_CACHE = Advice(

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.diagnose.evidence import Clock, Grade, Place
 from headway.diagnose.numbers import MonitorKill
@@ -90,6 +91,11 @@ class Diagnosis(Struct, frozen=True):
     @property
     def sentence(self) -> str:
         return self.answer.sentence
+
+    def with_answer(self, answer: Finding) -> "Diagnosis":
+        """The same with another answer, among the findings too."""
+        findings = tuple(answer if each is self.answer else each for each in self.findings)
+        return replace(self, answer=answer, findings=findings)
 
     @property
     def exit_code(self) -> int:

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
+from headway.diagnose.applied import asked, here
 from headway.diagnose.case import Case
 from headway.diagnose.causes import NOT_ESTABLISHED, UNKNOWN, family
 from headway.diagnose.engines import engine_advice, engine_of, is_late, late_advice, owner_of
@@ -16,7 +17,8 @@ from headway.diagnose.incidents import REFUSED, Incident, incidents
 from headway.diagnose.numbers import refusal
 from headway.diagnose.readers import REFUSALS
 from headway.diagnose.rules import rules
-from headway.diagnose.rules.rule import Advice, Claim, Rule, Settle
+from headway.diagnose.rules.rule import Advice, Claim, Rule
+from headway.diagnose.seen import Seen, look
 from headway.diagnose.sentence import sentence
 from headway.diagnose.settings import Settings
 from headway.units import format_bytes
@@ -48,23 +50,26 @@ _COMPONENTS = (
 
 def infer(
     evidence: Sequence[Evidence], settings: Settings, memory: Sequence[tuple[int, str]] = (),
-    progress: Sequence[tuple[int, int]] = (),
+    progress: Sequence[tuple[int, int]] = (), heads: Sequence[str] = (),
 ) -> tuple[Finding, ...]:  # fmt: skip
-    """The findings of one run in the order of time; one that says "unknown" where no end was found."""
-    found = [_finding(each, evidence, settings, memory) for each in incidents(evidence, progress)]
-    return tuple(found) or (_nothing(evidence, settings),)
+    """The findings of one run in the order of time; one that says "unknown" where no end was found. `heads` are the
+    first lines of its logs."""
+    seen = look(evidence, settings, heads)
+    found = [_finding(each, evidence, settings, memory, seen) for each in incidents(evidence, progress)]
+    return tuple(found) or (_nothing(evidence, settings, seen),)
 
 
 def _finding(
-    incident: Incident, evidence: Sequence[Evidence], settings: Settings, memory: Sequence[tuple[int, str]]
-) -> Finding:
+    incident: Incident, evidence: Sequence[Evidence], settings: Settings, memory: Sequence[tuple[int, str]],
+    seen: Seen,
+) -> Finding:  # fmt: skip
     root = incident.root
     event, name, grade = root.evidence, root.name, root.grade
     for end in incident.ends:
         if end.name == name and RANK[end.grade] < RANK[grade]:
             grade = end.grade
     name, grade, more = _weighed(name, grade, event, evidence)
-    case = Case(name, event, evidence, settings, tuple(memory))
+    case = Case(name, event, evidence, settings, tuple(memory), seen)
     if name == "device-allocation-failure" and grade != "proven" and case.pinned is not None:
         case = replace(case, mechanism="host-allocation-failure")
         name, grade = case.mechanism, "supported"
@@ -85,87 +90,12 @@ def _finding(
         step=case.step, component=_component(case), process=_process(case), because=claim.because,
         evidence=places, ruled_out=tuple(_ruled_out(case)),
         candidates=(*candidates, *_senders(name, cause, case), *_limits(case)),
-        would_settle=_unique(asked_here(case, settle)),
-        advice=merged(in_words_of(case, (*advice, *_warnings(advice, rule)))),
+        would_settle=asked(settle, seen), advice=here((*advice, *_warnings(advice, rule)), seen),
         clock=event.line.clock, run=event.line.run, survived=incident.survived,
         kill=case.kill if name in MEMORY_KILLS else None,
         asked=case.refusal.asked if name == "device-allocation-failure" else None,
     )  # fmt: skip
     return _with_sentence(made, case)
-
-
-_PLATFORMS = (
-    (re.compile(r"\bkubectl\b"), re.compile(r"(?i)kube|OOMKilled|\bpods?\b|evict|containerd")),
-    (re.compile(r"/tmp/ray\b|\bray status\b|\bRAY_"), re.compile(r"\bray\b|raylet|\(\w[\w.]* pid=\d+|ip=\d+\.")),
-    (re.compile(r"\bsacct\b"), re.compile(r"(?i)slurm|\bsrun\b|\bsbatch\b")),
-)
-"""What a command asks -> what shows that there is somebody to ask."""
-_ON_RAY = frozenset({"slime", "miles", "verl", "openrlhf"})
-
-
-_FRAMEWORKS = re.compile(r"(?i)\b(?:slime|miles|verl|megatron|openrlhf)\b")
-_OF_FRAMEWORKS = re.compile(r" ?\([^()]*(?:\b(?:slime|Miles|verl|Megatron)\b|--recompute)[^()]*\)")
-"""A remark with the flags of several frameworks."""
-
-
-def _seen(case: Case) -> str:
-    """All that the log shows of a case, as one text."""
-    places = (*case.around, *(each.place for each in case.evidence))
-    return "\n".join((*(place.text for place in places), *(each.kind for each in case.evidence), *case.frames))
-
-
-def _absent(case: Case) -> list[re.Pattern[str]]:
-    """What names a platform that nothing in the log shows."""
-    seen, on_ray = _seen(case), case.settings.system in _ON_RAY
-    return [
-        asks for asks, shows in _PLATFORMS
-        if not shows.search(seen) and not (on_ray and asks.search("/tmp/ray"))
-    ]  # fmt: skip
-
-
-def asked_here(case: Case, settle: Sequence[Settle]) -> list[Settle]:
-    """What can be asked where the run was: Kubernetes, Ray and Slurm only where something shows them."""
-    absent = _absent(case)
-    return [each for each in settle if not any(asks.search(each.command) for asks in absent)]
-
-
-def in_words_of(case: Case, advice: Sequence[Advice]) -> list[Advice]:
-    """Advice for what the log shows: none about a platform that is not there, and without flags of frameworks where
-    none of those is seen."""
-    absent = _absent(case)
-    left = [each for each in advice if not any(asks.search(each.text) for asks in absent)]
-    named = {name.lower() for name in (case.settings.system, *_FRAMEWORKS.findall(_seen(case))) if name}
-    return [
-        replace(each, text=_OF_FRAMEWORKS.sub(lambda found: _flags_of(found[0], named), each.text)) for each in left
-    ]
-
-
-def _flags_of(remark: str, named: set[str]) -> str:
-    """What a remark says of the frameworks that are named; all of it where it names none, if any is known.
-
-    >>> _flags_of(" (slime, Miles: --max-tokens-per-gpu; verl: ppo_max_token_len_per_gpu)", {"verl"})
-    ' (ppo_max_token_len_per_gpu)'
-    """
-    parts = [part.partition(": ") for part in remark.strip(" ()").split("; ")]
-    if not any(colon and _FRAMEWORKS.search(names) for names, colon, _ in parts):
-        return remark if named else ""
-    kept = [flags for names, _, flags in parts if {name.lower() for name in _FRAMEWORKS.findall(names)} & named]
-    return f" ({'; '.join(kept)})" if kept else ""
-
-
-def merged(advice: Sequence[Advice]) -> tuple[Advice, ...]:
-    """Each change once: of two with the same words or the same effect, the first.
-
-    >>> [each.text for each in merged((Advice("a lower cap", "less memory", ""), Advice("cut", "less memory", "")))]
-    ['a lower cap']
-    """
-    texts: set[str] = set()
-    found = []
-    for each in advice:
-        if each.text not in texts and each.effect not in texts:
-            found.append(each)
-        texts |= {each.text, each.effect}
-    return tuple(found)
 
 
 def _saving(case: Case) -> tuple[Place, ...]:
@@ -178,8 +108,8 @@ FORKS = Advice(
     "a large process is not copied", "with overcommit the kernel may kill later",
 )  # fmt: skip
 SAVES = Advice(
-    "write the checkpoint to faster storage, sharded, or asynchronously; else raise the timeout above a save's time",
-    "no rank waits for one that writes", "a true hang is seen later",
+    "write the checkpoint asynchronously, sharded, or to faster storage; else raise the timeout above a save's time",
+    "no rank waits for one that writes", "a true hang is seen later", "save-async",
 )  # fmt: skip
 OF_THE_DEVICE = ("device-other-process", "device-wakeup", "unified-memory-full")
 """Causes whose advice holds for an engine as it stands."""
@@ -190,12 +120,12 @@ def _advice(case: Case, claim: Claim, why: Rule, rule: Rule) -> tuple[Advice, ..
     the engine's settings in place of the trainer's."""
     engine = engine_of(case)
     if is_late(case):
-        return (*claim.advice, *late_advice(engine))
+        return (*claim.advice, *late_advice(engine, case.seen))
     if case.forks:
         return (*claim.advice, FORKS, *why.advice, *rule.advice)
     if case.mechanism == "collective-timeout" and case.saving is not None:
         return (*claim.advice, SAVES, *why.advice, *rule.advice)
-    room = engine_advice(engine, case.settings.system) if engine else ()
+    room = engine_advice(engine, case.seen) if engine else ()
     if room and case.mechanism == "device-allocation-failure":
         if case.refusal.impossible:
             return (*claim.advice, room[1], *why.advice)
@@ -219,9 +149,9 @@ def _with_sentence(made: Finding, case: Case) -> Finding:
     return replace(made, sentence=sentence(made, case))
 
 
-def _nothing(evidence: Sequence[Evidence], settings: Settings) -> Finding:
+def _nothing(evidence: Sequence[Evidence], settings: Settings, seen: Seen) -> Finding:
     """No line says how anything ended; symptoms and what was there are shown."""
-    case = Case(UNKNOWN, None, evidence, settings)
+    case = Case(UNKNOWN, None, evidence, settings, seen=seen)
     symptoms = [each for each in evidence if each.role == "symptom"] or [
         each for each in evidence if each.role == "why"
     ]
@@ -236,8 +166,8 @@ def _nothing(evidence: Sequence[Evidence], settings: Settings) -> Finding:
         step=next((each.line.step for each in symptoms if each.line.step is not None), settings.step),
         component="", process=str(symptoms[0].line.process) if symptoms else "", because=claim.because,
         evidence=tuple(_unique([*claim.places, *(each.place for each in symptoms[:6])])),
-        ruled_out=tuple(_ruled_out(case)), candidates=(), would_settle=rules("mechanism")[UNKNOWN].settle,
-        advice=rules("cause")[cause].advice,
+        ruled_out=tuple(_ruled_out(case)), candidates=(),
+        would_settle=asked(rules("mechanism")[UNKNOWN].settle, seen), advice=here(rules("cause")[cause].advice, seen),
     )  # fmt: skip
     return _with_sentence(made, case)
 
@@ -334,35 +264,34 @@ def _impossible(each: Evidence) -> bool:
     return refusal(each.place.text).impossible
 
 
-SENDERS: Mapping[str, tuple[str, str]] = {
-    "pod deleted, drained or preempted": ("k8s-deleted", "Kubernetes sends SIGTERM to the pod's first process"),
-    "pod-eviction": ("k8s-evicted", "the kubelet sends SIGTERM, then SIGKILL after a second; this one may be memory"),
-    "oom-daemon": ("oom-daemon", "earlyoom sends SIGTERM first; this one is memory"),
-    "a raylet that was told to go": ("raylet-sigterm", "newer Ray signals its workers when its raylet gets SIGTERM"),
-    "ray stop, or another launch script on the node": (
-        "ray-stop-command",
-        "ray stop signals the raylet, then all ray:: processes",
+SENDERS: Mapping[str, tuple[str, str, str]] = {
+    "pod deleted, drained or preempted": (
+        "k8s-deleted", "Kubernetes sends SIGTERM to the pod's first process", "kubernetes",
     ),
-    "scheduler-cancel": ("slurm-cancel", "a cancel, a time limit or a preemption begins with SIGTERM"),
-    "outside-signal": ("", "a person or a script"),
-}
-"""Who can send SIGTERM -> the evidence that would show it, and how."""
-SENT_BY = {
-    "pod deleted, drained or preempted": "kubectl", "pod-eviction": "kubectl",
-    "a raylet that was told to go": "ray status", "ray stop, or another launch script on the node": "ray status",
+    "pod-eviction": (
+        "k8s-evicted", "the kubelet sends SIGTERM, then SIGKILL after a second; this one may be memory", "kubernetes",
+    ),
+    "container stopped": ("", "docker stop sends SIGTERM to the container's first process", "docker"),
+    "oom-daemon": ("oom-daemon", "earlyoom sends SIGTERM first; this one is memory", ""),
+    "a raylet that was told to go": (
+        "raylet-sigterm", "newer Ray signals its workers when its raylet gets SIGTERM", "ray",
+    ),
+    "ray stop, or another launch script on the node": (
+        "ray-stop-command", "ray stop signals the raylet, then all ray:: processes", "ray",
+    ),
+    "scheduler-cancel": ("slurm-cancel", "a cancel, a time limit or a preemption begins with SIGTERM", ""),
+    "outside-signal": ("", "a person or a script", ""),
 }  # fmt: skip
-"""Senders of a platform -> a command that only that platform has."""
+"""Who can send SIGTERM -> the evidence that would show it, how, and the platform that it belongs to."""
 
 
 def _senders(mechanism: str, cause: str, case: Case) -> Iterator[Candidate]:
     if mechanism != "sigterm" or cause != NOT_ESTABLISHED or case.stopped is not None:
         return
-    absent = _absent(case)
-    for name, (kind, how) in SENDERS.items():
-        if any(asks.search(SENT_BY.get(name, "")) for asks in absent):
-            continue
-        seen = case.first(kind) if kind else None
-        yield Candidate(name, how + (f" (seen: {seen.place})" if seen else ""))
+    for name, (kind, how, platform) in SENDERS.items():
+        if case.seen.on(platform):
+            shown = case.first(kind) if kind else None
+            yield Candidate(name, how + (f" (seen: {shown.place})" if shown else ""))
 
 
 def _limits(case: Case) -> Iterator[Candidate]:

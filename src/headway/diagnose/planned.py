@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from headway.diagnose.applied import has_flag, names
 from headway.diagnose.finding import Diagnosis
 from headway.errors import InputError
 from headway.facts.machine import Limit, Machine
@@ -42,7 +43,8 @@ def with_plan(diagnosis: Diagnosis, workload: Workload, machine: Machine) -> Dia
         }
         for remedy in planned.advice.remedies[:MOST]
     )  # fmt: skip
-    return replace(diagnosis, context=(*diagnosis.context, *lines), remedies=(*remedies, *_more(diagnosis, planned)))
+    remedies = (*remedies, *_more(diagnosis, planned))
+    return _with_remedies(replace(diagnosis, context=(*diagnosis.context, *lines)), remedies)
 
 
 def with_kept_plan(diagnosis: Diagnosis, ledger: str) -> Diagnosis:
@@ -66,7 +68,14 @@ def with_kept_plan(diagnosis: Diagnosis, ledger: str) -> Diagnosis:
         }
         for remedy in plan.remedies[:MOST]
     )  # fmt: skip
-    return replace(diagnosis, context=(*diagnosis.context, *lines), remedies=remedies)
+    return _with_remedies(replace(diagnosis, context=(*diagnosis.context, *lines)), remedies)
+
+
+def _with_remedies(diagnosis: Diagnosis, remedies: tuple[Mapping[str, object], ...]) -> Diagnosis:
+    """The diagnosis with the ledger's remedies, which have sizes; advice for the same flag goes, each change once."""
+    told = " ".join(str(each["text"]) for each in remedies)
+    left = tuple(each for each, name in names(diagnosis.answer.advice) if not name or not has_flag(name, told))
+    return replace(diagnosis, remedies=remedies).with_answer(replace(diagnosis.answer, advice=left))
 
 
 def _line(pool: str, sizes: tuple[int, int], where: str, limit: Limit | PlannedLimit | None, kind: str) -> str:

@@ -1,5 +1,6 @@
 """What a launch script, or the arguments that a log prints, say of the run: settings, lints, the planned run."""
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -17,6 +18,9 @@ MARKS = (b" arguments ----", b"Namespace(", b"'actor_rollout_ref'", b"GRPOConfig
 TOLD = ("intervals",)
 UNTOLD = ("undefined-variable", "unknown-flag")
 """Lints that a diagnosis leaves to `headway plan`."""
+LAUNCH = 64 << 10
+"""Bytes of a launch script that are looked at as text."""
+_SCHEDULED = re.compile(r"#(?:SBATCH|PBS|BSUB)\b")
 SEARCHED = 4 << 20
 """Bytes of a log's start that are looked at for printed arguments."""
 
@@ -30,11 +34,22 @@ def from_script(path: Path, step: int | None = None) -> Settings:
     script = read_script(path)
     found = settings_of(script)
     workload = _workload(found)
-    made = _settings(found, workload, str(path))
+    made = replace(_settings(found, workload, str(path)), launch=launch_of(path))
     notes = lint(found, script, workload, at_step=step)
     notes = tuple(note for note in notes if note.severity != "note" or note.rule in TOLD)
     said = tuple(f"{Path(note.file).name}:{note.line} {note.text}" for note in notes if note.rule not in UNTOLD)
     return replace(made, lints=said)
+
+
+def launch_of(path: Path) -> str:
+    """The text of a launch script as far as it runs: no comments but a scheduler's; empty where none can be read."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(LAUNCH).decode(errors="replace")
+    except OSError:
+        return ""
+    lines = (line for line in text.splitlines() if not line.lstrip().startswith("#") or _SCHEDULED.match(line))
+    return "\n".join(lines)
 
 
 def from_log(path: Path) -> Settings | None:
@@ -120,6 +135,7 @@ def _settings(found: Found, workload: Workload | None, name: str) -> Settings:
     return Settings(
         vocab=vocab, tensor=whole("tp") or 1, cap=whole("max_tokens_per_gpu"), save=whole("save_interval"),
         evaluate=whole("eval_interval"), workload=workload, system=found.system, script=name,
+        flags={flag: values[-1] for flag, values in found.flags.items() if values and values[-1] is not None},
     )  # fmt: skip
 
 
@@ -130,6 +146,7 @@ def merged(first: Settings, second: Settings) -> Settings:
         cap=first.cap or second.cap, save=first.save or second.save, evaluate=first.evaluate or second.evaluate,
         workload=first.workload or second.workload, system=first.system or second.system,
         unified=first.unified or second.unified, phase=first.phase or second.phase, step=first.step or second.step,
+        flags=first.flags or second.flags, launch=first.launch or second.launch,
     )  # fmt: skip
 
 

@@ -78,7 +78,8 @@ def _mechanism(finding: Finding, case: Case) -> str:
         kill = "; a memory-limit kill is SIGKILL" if watched["name"] != "SIGKILL" else ""
         return f"{watched['name']} ended {_who(finding)}{kill}"
     if finding.mechanism == "sigterm":
-        return f"{_asked_to_go(finding, case)}; a memory-limit kill cannot print this, an eviction could"
+        eviction = ", an eviction could" if case.seen.on("kubernetes") else ""
+        return f"{_asked_to_go(finding, case)}; a memory-limit kill cannot print this{eviction}"
     if finding.mechanism == "device-allocation-failure":
         return _refusal(case)
     if finding.mechanism == "kernel-oom-kill":

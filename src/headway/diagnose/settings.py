@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from headway.facts.workload import Workload
@@ -17,7 +17,8 @@ class Settings(Struct, frozen=True):
 
     `vocab` is of the whole model, `tensor` how many ranks split it, `cap` the tokens of a micro-batch. `save` and
     `evaluate` are the steps between two of them. `unified`: CPU and GPU share one memory. `limit_gb` is a
-    container's.
+    container's. `flags` are those of the launch by their names, as last given; `launch` is
+    the script's own text, without what is commented out.
 
     >>> from_table({"tp": 2, "vocab_per_tp": 76032, "max_tokens_per_gpu": 9216}).vocab_per_rank
     76032
@@ -39,6 +40,14 @@ class Settings(Struct, frozen=True):
     system: str = ""
     script: str = ""
     notes: tuple[str, ...] = ()
+    flags: Mapping[str, str] = field(default_factory=dict)
+    launch: str = ""
+
+    @property
+    def planned_for(self) -> str:
+        """The trainer as the planner calls it, its backend included; as its script's reader does where none is
+        planned."""
+        return self.workload.trainer.system if self.workload is not None and self.system else self.system
 
     @property
     def vocab_per_rank(self) -> int | None:

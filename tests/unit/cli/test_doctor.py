@@ -67,12 +67,47 @@ def test_a_script_and_a_machine_bring_the_ledger_and_changes_in_the_script_s_own
                for line in (*found["context"], *found["notes"]))  # fmt: skip
 
 
+TRAINING = """step 1: train
+Traceback (most recent call last):
+  File "/root/slime/slime/backends/megatron_utils/actor.py", line 80, in train
+    loss.backward()
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB
+"""
+
+
+def test_a_change_is_told_once_by_the_ledger_and_by_advice(tmp_path):
+    log = tmp_path / "job.log"
+    log.write_text(TRAINING.rstrip() + " of which 1.00 GiB is free.\n")
+    alone = json.loads(run(str(log), "--script", SCRIPT, "--json"))
+    beside = json.loads(run(str(log), "--script", SCRIPT, "--machine", "8xh100-80", "--json"))
+    texts = [[each["text"] for each in found["answer"]["remedies"]] for found in (alone, beside)]
+    assert [sum("--rollout-max-response-len" in text for text in each) for each in texts] == [1, 1]
+    assert "before_bytes" in beside["answer"]["remedies"][0], "the ledger's, which has sizes"
+    assert any("--max-tokens-per-gpu 20480 -> 10240" in text for text in texts[1]), "not the ledger's: it stays"
+    assert not any("recompute" in text for text in texts[0]), "the script has it on"
+    assert len(beside["findings"]) == 1
+    assert "Other ends" not in run(str(log), "--script", SCRIPT, "--machine", "8xh100-80")
+
+
 def test_a_script_that_starts_no_known_trainer_is_told_and_the_answer_stays(tmp_path):
     script = tmp_path / "run.sh"
     script.write_text("python3 my_own.py\n")
     text = " ".join(run(FIRST, "--script", str(script)).split())
     assert "115.86 GiB" in text
     assert "no trainer that is known is started" in text
+
+
+def test_a_script_of_a_trainer_that_is_not_read_still_says_whose_flags_and_which_platform(tmp_path):
+    refused, killed, script = (tmp_path / name for name in ("job.log", "killed.log", "run.sh"))
+    refused.write_text(TRAINING.replace("/root/slime/slime/backends/megatron_utils/actor.py", "/home/me/x.py"))
+    killed.write_text("Killed\n")
+    script.write_text("#SBATCH -N 2\n# docker run image\nsrun axolotl train qwen.yml --micro-batch-size 4\n")
+    found = json.loads(run(str(refused), "--script", str(script), "--json"))["answer"]
+    assert found["remedies"][0]["text"].endswith("(micro_batch_size 4 -> 2)")
+    asked = json.loads(run(str(killed), "--script", str(script), "--json", code=4))["answer"]["would_settle"]
+    commands = " ".join(each["command"] for each in asked)
+    assert "sacct" in commands
+    assert "docker" not in commands
 
 
 def test_a_script_that_is_not_there_is_bad_input(tmp_path):

@@ -44,7 +44,7 @@ class TestRefusedRequests:
     def test_the_innermost_code_is_the_engine_s(self, prefix):
         found = told(trace(TRAINER, RUNNER, end=OOM, prefix=prefix))
         assert (found.mechanism, found.component) == ("device-allocation-failure", "engine")
-        assert found.advice[0].text.startswith("lower gpu_memory_utilization")
+        assert found.advice[0].text.startswith("lower actor_rollout_ref.rollout.gpu_memory_utilization")
         assert not [each for each in found.advice if "micro-batch" in each.text]
 
     def test_the_innermost_code_is_the_trainer_s(self):
@@ -53,7 +53,7 @@ class TestRefusedRequests:
         for calls in ((rollout, actor), (RUNNER, actor)):
             found = told(trace(*calls, end=OOM))
             assert found.component != "engine"
-            assert not found.advice[0].text.startswith("lower gpu_memory_utilization")
+            assert "gpu_memory_utilization" not in found.advice[0].text
 
     @pytest.mark.parametrize("environment", ["verl", "vllm", "sglang", "openrlhf"])
     def test_the_name_of_an_environment_says_nothing(self, environment):
@@ -72,7 +72,7 @@ class TestRefusedRequests:
         config = "(WorkerDict pid=77) {'rollout': {'name': 'vllm', 'gpu_memory_utilization': 0.5}}"
         found = told(f"{engine}\n{config}\n(WorkerDict pid=77) {OOM}\n{engine}")
         assert found.component == "trainer"
-        assert not found.advice[0].text.startswith("lower gpu_memory_utilization")
+        assert "gpu_memory_utilization" not in found.advice[0].text
 
     def test_an_engine_in_the_list_of_a_kill_is_not_who_was_killed(self):
         kill = (

@@ -7,6 +7,7 @@ from msgspec import Struct, field
 from headway.diagnose.case import Case
 from headway.diagnose.causes import Level
 from headway.diagnose.evidence import Evidence, Grade, Place
+from headway.diagnose.frameworks import Change
 
 GradeOf = Callable[[Evidence], Grade | None]
 """How sure one piece of evidence makes a mechanism; None: it is another one."""
@@ -15,6 +16,9 @@ GradeOf = Callable[[Evidence], Grade | None]
 class Advice(Struct, frozen=True):
     """A change to make: what, what it does, and what it may cost.
 
+    `text` is in plain words that hold everywhere. `change` is the change's key in frameworks.py, by which the flag of
+    the trainer that is seen is added; `on` the one platform of seen.py that it is for. `flag` is what was added.
+
     >>> Advice("lower max-tokens-per-gpu", "less device memory in forward and backward", "more micro-batches").risk
     'more micro-batches'
     """
@@ -22,10 +26,15 @@ class Advice(Struct, frozen=True):
     text: str
     effect: str
     risk: str
+    change: Change = ""
+    on: str = ""
+    flag: str = ""
 
 
 class Settle(Struct, frozen=True):
     """What would settle an open question: a command, the file or place that it reads, and the line to look for.
+
+    `on` is the one platform of seen.py that has the command; `instead` is asked where that is not seen.
 
     >>> Settle("dmesg -T", "kernel log", "oom-kill:constraint=").where
     'kernel log'
@@ -34,6 +43,8 @@ class Settle(Struct, frozen=True):
     command: str
     where: str
     line: str
+    on: str = ""
+    instead: "Settle | None" = None
 
 
 class Claim(Struct, frozen=True):

@@ -59,16 +59,18 @@ RULE = Rule(
     near_miss="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n    self.optimizer.step()",
     advice=(
         Advice(
-            "lower the cap on tokens of a micro-batch (slime, Miles: --max-tokens-per-gpu; verl: "
-            "ppo_max_token_len_per_gpu)",
+            "lower the tokens of a micro-batch",
             "less memory in forward, backward and loss",
             "more micro-batches, slower",
+            "fewer-tokens",
         ),
         Advice(
-            "recompute activations (--recompute-granularity full; gradient_checkpointing)",
+            "recompute activations in the backward pass",
             "keeps only each layer's input",
             "about a third more compute",
+            "recompute",
         ),
+        Advice("shorter sequences", "fewer tokens in the longest sample", "long data is cut", "shorter-sequences"),
     ),
     settle=(settle.MEMORY,),
     find=_find,

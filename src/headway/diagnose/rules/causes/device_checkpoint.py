@@ -31,7 +31,9 @@ RULE = Rule(
     " in save_checkpoint",
     near_miss="saved checkpoint\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n    "
     "loss.backward()",
-    advice=(Advice("save sharded (torch_dist), or gather to the host", "no full copy on the device", "host memory"),),
+    advice=(
+        Advice("save sharded, or gather to the host", "no full copy on the device", "host memory", "save-sharded"),
+    ),
     settle=(settle.MEMORY,),
     find=_find,
 )

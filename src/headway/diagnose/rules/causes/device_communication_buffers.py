@@ -26,9 +26,10 @@ RULE = Rule(
     near_miss="NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate",
     advice=(
         Advice(
-            "leave room beside the allocator (a lower engine share; PYTORCH cache emptied before new groups)",
+            "leave room beside torch's allocator: empty its cache before new groups, and lower the engine's share",
             "buffers fit",
             "less cache",
+            "engine-share",
         ),
         Advice("NCCL_BUFFSIZE smaller, fewer communicators", "smaller buffers", "slower collectives"),
     ),

@@ -40,10 +40,11 @@ RULE = Rule(
     "unallocated memory is large try setting PYTORCH_ALLOC_CONF=expandable_segments:True",
     advice=(
         Advice(
-            "PYTORCH_ALLOC_CONF=expandable_segments:True, where neither torch_memory_saver nor unified memory "
-            "is in use",
+            "expandable_segments:True in torch's allocator settings, where neither torch_memory_saver nor unified "
+            "memory is in use",
             "pieces grow together",
             "not allowed under torch_memory_saver; hurts on GB10",
+            "allocator",
         ),
         Advice("max_split_size_mb, or empty_cache at phase borders", "fewer pieces", "some time"),
     ),

@@ -30,14 +30,16 @@ RULE = Rule(
     "allocate 2.00 GiB.\n    loss.backward()",
     advice=(
         Advice(
-            "fewer graphs (--cuda-graph-max-bs, cudagraph sizes) or none (enforce_eager)",
+            "fewer CUDA graphs, or none",
             "less memory at start",
             "slower decoding",
+            "engine-graphs",
         ),
         Advice(
-            "lower the engine's share (--sglang-mem-fraction-static, gpu_memory_utilization)",
+            "lower the engine's share of the device",
             "room for the other process on the device",
             "fewer requests at once",
+            "engine-share",
         ),
     ),
     settle=(settle.MEMORY,),

@@ -42,9 +42,10 @@ RULE = Rule(
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
     advice=(
         Advice(
-            "restart from the last checkpoint now and then (a loop with --save-interval)",
+            "save more often, and restart from the last checkpoint now and then",
             "the growth starts anew",
             "a mitigation",
+            "save-often",
         ),
         Advice(
             "record allocations (torch.cuda.memory._record_memory_history) over ten steps",

@@ -55,9 +55,10 @@ RULE = Rule(
     "[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
     advice=(
         Advice(
-            "balance by tokens (--balance-data), or by experts (aux loss, capacity)",
+            "balance the ranks by tokens; with experts, by an auxiliary loss or a capacity",
             "ranks are alike",
             "none for data; quality for capacity",
+            "balance",
         ),
     ),
     settle=(settle.MEMORY,),

@@ -41,15 +41,16 @@ RULE = Rule(
     "79.11 GiB of which 1.50 GiB is free. \n    hidden_states = self.mlp(hidden_states)",
     advice=(
         Advice(
-            "take log-probs in chunks (--log-probs-chunk-size; verl: use_fused_kernels=True)",
+            "take log-probs or the loss in chunks, or with a kernel that fuses them with the last layer",
             "never a full tensor of logits",
             "a little time",
+            "chunked-logprobs",
         ),
         Advice(
-            "lower the cap on tokens of a micro-batch (slime, Miles: --max-tokens-per-gpu; verl: "
-            "ppo_max_token_len_per_gpu)",
+            "lower the tokens of a micro-batch",
             "less memory in forward, backward and loss",
             "more micro-batches, slower",
+            "fewer-tokens",
         ),
     ),
     settle=(settle.MEMORY,),

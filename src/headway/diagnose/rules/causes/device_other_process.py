@@ -45,7 +45,7 @@ def _at_start(case: Case, tenant: Evidence) -> Claim | None:
     if "profiling" in tenant.place.text:
         because = "memory that is not the engine's changed while it measured: another process came, went or freed"
     unified = is_unified(case, None if total is None else round(total * GIB))
-    return Claim("open" if unified else "supported", because, (tenant.place,), share_advice(tenant))
+    return Claim("open" if unified else "supported", because, (tenant.place,), share_advice(tenant, case.seen))
 
 
 RULE = Rule(
@@ -67,11 +67,12 @@ RULE = Rule(
     "in use. Including non-PyTorch memory, this process has 76.00 GiB memory in use.",
     advice=(
         Advice(
-            "nvidia-smi: end what should not be there; for a colocated engine lower its share or let it sleep",
+            "end what should not be on the device; where it is a colocated engine, lower its share or let it sleep",
             "its memory is free",
             "fewer requests at once",
+            "engine-share",
         ),
     ),
-    settle=(settle.NVIDIA,),
+    settle=settle.DEVICE_PROCESSES,
     find=_find,
 )

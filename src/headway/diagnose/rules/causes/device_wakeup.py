@@ -35,9 +35,10 @@ RULE = Rule(
     refuters=("the engine's start fails in the same way: then it is the start's budget",),
     advice=(
         Advice(
-            "lower the engine's share (--sglang-mem-fraction-static, gpu_memory_utilization)",
+            "lower the engine's share of the device",
             "room for the other process on the device",
             "fewer requests at once",
+            "engine-share",
         ),
         Advice(
             "empty the trainer's cache before the engine wakes, and wake weights before the KV cache",

@@ -31,11 +31,12 @@ RULE = Rule(
     "80, "
     "in forward",
     advice=(
-        Advice("smaller buckets (--update-weight-buffer-size)", "less lies side by side", "a slower transfer"),
+        Advice("smaller buckets of weights", "less lies side by side", "a slower transfer", "sync-bucket"),
         Advice(
-            "lower the engine's share (--sglang-mem-fraction-static, gpu_memory_utilization)",
+            "lower the engine's share of the device",
             "room for the other process on the device",
             "fewer requests at once",
+            "engine-share",
         ),
     ),
     settle=(settle.MEMORY,),

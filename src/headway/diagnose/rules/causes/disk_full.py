@@ -30,7 +30,7 @@ RULE = Rule(
     "required.",
     advice=(
         Advice("keep fewer checkpoints, or write them elsewhere", "room", "older ones are gone"),
-        Advice("--temp-dir of ray start on a larger disk", "spills have room", "none"),
+        Advice("--temp-dir of ray start on a larger disk", "spills have room", "none", on="ray"),
     ),
     settle=(settle.EARLIER,),
     find=_find,

@@ -31,7 +31,12 @@ RULE = Rule(
     near_miss="EngineDeadError: EngineCore encountered an issue.",
     advice=(
         Advice("py-spy dump --pid of every engine process while it hangs", "shows the wait", "none"),
-        Advice("raise the watchdog's time only for known slow steps", "no false end", "a true hang is seen later"),
+        Advice(
+            "raise the watchdog's time only for known slow steps",
+            "no false end",
+            "a true hang is seen later",
+            "watchdog",
+        ),
     ),
     settle=(settle.STDERR,),
     find=_find,

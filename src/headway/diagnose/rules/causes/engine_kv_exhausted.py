@@ -25,11 +25,17 @@ RULE = Rule(
     near_miss="KV cache pool is full. Retract requests. #retracted_reqs: 3",
     advice=(
         Advice(
-            "fewer running requests (--max-running-requests), shorter answers",
+            "fewer requests at once, or shorter answers",
             "the pool holds them",
             "slower rollouts",
+            "engine-requests",
         ),
-        Advice("a page size of 1, or a larger share", "less waste, or a larger pool", "speed; room of the trainer"),
+        Advice(
+            "a larger share of the device for the engine",
+            "a larger pool",
+            "room of the trainer",
+            "raise-engine-share",
+        ),
     ),
     settle=(settle.STDERR,),
     find=_find,

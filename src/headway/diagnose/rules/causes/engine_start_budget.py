@@ -23,7 +23,7 @@ def _find(case: Case) -> Claim | None:
         if free is None or total is None or free < TIGHT * total:
             return None
         because = f"{free:g} of {total:g} GiB were free, so that nobody else held the device: the share is too large"
-        return Claim("supported", because, (tenant.place,), share_advice(tenant))
+        return Claim("supported", because, (tenant.place,), share_advice(tenant, case.seen))
     found = case.first("engine-no-room")
     if found is None:
         return None
@@ -48,13 +48,21 @@ RULE = Rule(
     near_miss="Decode out of memory. Try to lower your batch size. Try to allocate 148 tokens.",
     advice=(
         Advice(
-            "raise the engine's share at start (--mem-fraction-static, gpu_memory_utilization), or lower its "
-            "longest length",
+            "raise the engine's share at start",
             "the cache fits",
             "less for a colocated trainer",
+            "raise-engine-share",
         ),
-        Advice("more tensor parallel ranks for the engine", "smaller weights a device", "fewer engines"),
+        Advice(
+            "a shorter longest length of the engine",
+            "one request needs less of the cache",
+            "long ones are refused",
+            "engine-length",
+        ),
+        Advice(
+            "more tensor parallel ranks for the engine", "smaller weights a device", "fewer engines", "engine-ranks"
+        ),
     ),
-    settle=(settle.NVIDIA,),
+    settle=settle.DEVICE_PROCESSES,
     find=_find,
 )

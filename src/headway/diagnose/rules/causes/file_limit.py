@@ -20,7 +20,8 @@ RULE = Rule(
     example="OSError: [Errno 24] Too many open files: '/proc/meminfo'",
     near_miss="opened 24 files",
     advice=(
-        Advice("ulimit -n 65535 before ray start", "room", "none"),
+        Advice("ulimit -n 65535 before ray start", "room", "none", on="ray"),
+        Advice("ulimit -n 65535 in the shell that starts the run", "room", "none"),
         Advice(
             "torch.multiprocessing.set_sharing_strategy('file_system')",
             "fewer descriptors of loaders",

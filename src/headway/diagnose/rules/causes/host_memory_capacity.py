@@ -52,6 +52,7 @@ RULE = Rule(
             "fewer copies in host memory: no optimizer offload, or none of the reference",
             "less on the node",
             "device memory",
+            "less-offload",
         ),
         Advice("more nodes, or a larger limit", "fewer ranks a node, or room", "cost"),
     ),

@@ -46,9 +46,7 @@ RULE = Rule(
     "the node was 780.00GB / 800.00GB (0.975000)",
     advice=(
         Advice(
-            "save in parts (--ckpt-save-staging-buckets), or asynchronously with a bound",
-            "a smaller copy",
-            "a slower save",
+            "save in parts, so that not all is copied at once", "a smaller copy", "a slower save", "save-in-parts"
         ),
         Advice("leave room: one shard of weights and states a rank", "the spike fits", "memory"),
     ),

@@ -32,7 +32,11 @@ RULE = Rule(
     example='MemoryError\n  File "/app/data.py", line 7, in process_rollout_data\n    batch = '
     "ray.get(rollout_data_ref)",
     near_miss='MemoryError\n  File "/app/model.py", line 7, in load_checkpoint\n    state = torch.load(path)',
-    advice=(Advice("send each rank its own slice; smaller rollout batches", "no whole copy", "more steps"),),
+    advice=(
+        Advice(
+            "send each rank its own slice; smaller rollout batches", "no whole copy", "more steps", "smaller-batch"
+        ),
+    ),
     settle=(settle.MEMORY,),
     find=_find,
 )

@@ -45,7 +45,12 @@ RULE = Rule(
     "{'host_used_GB': 900}\nray.exceptions.OutOfMemoryError: 1 worker(s) were killed due to the node running low"
     " on memory. Memory on the node was 996.00GB / 1007.51GB (0.988576)",
     advice=(
-        Advice("restart from the last checkpoint before the limit", "the growth starts anew", "a mitigation"),
+        Advice(
+            "save often, and restart from the last checkpoint before the limit",
+            "the growth starts anew",
+            "a mitigation",
+            "save-often",
+        ),
         Advice("compare RSS before and after each phase and save", "names the phase", "none"),
     ),
     settle=(

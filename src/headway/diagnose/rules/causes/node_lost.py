@@ -32,7 +32,7 @@ RULE = Rule(
     advice=(Advice("resume without that node", "the run goes on", "a node less"),),
     settle=(
         settle.JOURNAL,
-        settle.NODE,
+        *settle.NODES,
     ),
     find=_find,
 )

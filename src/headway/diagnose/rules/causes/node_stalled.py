@@ -26,9 +26,14 @@ RULE = Rule(
     "health of this node for 5 times.",
     near_miss="The node has been marked dead because the detector has missed too many heartbeats",
     advice=(
-        Advice("leave cores for Ray (fewer loader and BLAS threads)", "it answers in time", "a little speed"),
         Advice(
-            "RAY_health_check_failure_threshold higher", "longer stalls are forgiven", "true losses are seen later"
+            "leave cores for Ray (fewer loader and BLAS threads)", "it answers in time", "a little speed", on="ray"
+        ),
+        Advice(
+            "RAY_health_check_failure_threshold higher",
+            "longer stalls are forgiven",
+            "true losses are seen later",
+            on="ray",
         ),
     ),
     settle=(settle.RAYLET,),

@@ -22,6 +22,8 @@ RULE = Rule(
         settle.DMESG,
         settle.RAYLET,
         settle.POD,
+        settle.DOCKER,
+        settle.SLURM,
     ),
     find=_find,
 )

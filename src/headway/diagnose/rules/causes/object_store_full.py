@@ -25,7 +25,7 @@ RULE = Rule(
     near_miss="(raylet) Spilled 5120 MiB, 12 objects, write throughput 812 MiB/s.",
     advice=(
         Advice("drop references to old rollouts, smaller batches", "the store empties", "none"),
-        Advice("a larger object_store_memory, or disk for spilling", "room", "memory of the node"),
+        Advice("a larger object_store_memory, or disk for spilling", "room", "memory of the node", on="ray"),
     ),
     settle=(settle.RAYLET,),
     find=_find,

@@ -64,7 +64,8 @@ RULE = Rule(
     ),
     settle=(
         settle.POD,
-        settle.SLURM,
+        settle.DOCKER,
+        *settle.SCHEDULER,
     ),
     find=_find,
 )

@@ -28,9 +28,6 @@ RULE = Rule(
         Advice("save on the notice, requeue", "nothing is lost", "a handler"),
         Advice("a partition or class that is not preempted", "it stays", "cost"),
     ),
-    settle=(
-        settle.SLURM,
-        settle.NODE,
-    ),
+    settle=(settle.SLURM, settle.NODE, settle.AUTOSCALER),
     find=_find,
 )

@@ -25,7 +25,15 @@ RULE = Rule(
     near_miss="autoscaler: Adding 1 nodes of type worker.\nThe node has been marked dead because the detector has "
     "missed "
     "too many heartbeats",
-    advice=(Advice("a longer idle timeout, or the annotation safe-to-evict: false", "the node stays", "idle cost"),),
-    settle=(settle.NODE,),
+    advice=(
+        Advice(
+            "a longer idle timeout of the autoscaler, or the pod's annotation safe-to-evict: false",
+            "the node stays",
+            "idle cost",
+            on="kubernetes",
+        ),
+        Advice("a longer idle timeout of the autoscaler", "the node stays", "idle cost"),
+    ),
+    settle=(settle.NODE, settle.AUTOSCALER),
     find=_find,
 )

@@ -35,9 +35,20 @@ RULE = Rule(
     near_miss="OSError: [Errno 28] No space left on device: '/ckpt/iter_50/model.pt'",
     advice=(
         Advice(
-            "--shm-size=64g (Docker), or an emptyDir of medium Memory at /dev/shm",
-            "room",
+            "an emptyDir of medium Memory at /dev/shm",
+            "room in /dev/shm",
             "counts as the container's memory",
+            on="kubernetes",
+        ),
+        Advice(
+            "docker run --shm-size=64g, or --ipc=host",
+            "room in /dev/shm",
+            "counts as the container's memory",
+            on="docker",
+        ),
+        Advice("a larger /dev/shm", "room in /dev/shm", "counts as memory"),
+        Advice(
+            "fewer workers of the data loader", "fewer samples in shared memory", "slower loading", "loader-workers"
         ),
     ),
     settle=(settle.MEMORY,),

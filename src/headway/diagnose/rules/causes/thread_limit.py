@@ -28,7 +28,13 @@ RULE = Rule(
     near_miss="OSError: [Errno 12] Cannot allocate memory",
     advice=(
         Advice("raise ulimit -u and the container's pids limit", "room", "none"),
-        Advice("ray start --num-cpus with a smaller number; OMP_NUM_THREADS", "fewer threads", "less parallel work"),
+        Advice(
+            "ray start --num-cpus with a smaller number; OMP_NUM_THREADS",
+            "fewer threads",
+            "less parallel work",
+            on="ray",
+        ),
+        Advice("a smaller OMP_NUM_THREADS; fewer workers of the data loader", "fewer threads", "less parallel work"),
     ),
     settle=(settle.STDERR,),
     find=_find,

@@ -22,7 +22,10 @@ RULE = Rule(
     look_alikes="NCCL's and RPC timeouts are the program's own.",
     example="slurmstepd: error: *** JOB 4242 ON node07 CANCELLED AT 2026-03-01T10:00:00 DUE TO TIME LIMIT ***",
     near_miss="slurmstepd: error: *** JOB 4242 ON node07 CANCELLED AT 2026-03-01T10:00:00 DUE TO JOB REQUEUE ***",
-    advice=(Advice("a longer limit, or --signal=USR2@120 with a save and a requeue", "no loss", "a handler"),),
-    settle=(settle.SLURM,),
+    advice=(
+        Advice("a longer limit, or --signal=USR2@120 with a save and a requeue", "no loss", "a handler", on="slurm"),
+        Advice("a longer limit, or a save before it and a resume", "no loss", "a handler"),
+    ),
+    settle=settle.SCHEDULER,
     find=_find,
 )

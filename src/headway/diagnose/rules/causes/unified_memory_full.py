@@ -101,7 +101,7 @@ def _at_start(case: Case, tenant: Evidence) -> Claim | None:
         "" if free is None or total is None else f"{free:g} of {total:g} GiB of CPU and GPU together were free; "
     )
     because = f"{numbers}what a device of unified memory calls free leaves out the page cache"
-    return Claim("supported", because, (tenant.place,), (PAGE_CACHE, *share_advice(tenant)))
+    return Claim("supported", because, (tenant.place,), (PAGE_CACHE, *share_advice(tenant, case.seen)))
 
 
 RULE = Rule(
@@ -125,15 +125,19 @@ RULE = Rule(
     "the node was 239.00GB / 251.54GB (0.950147)\nTop 10 memory users: PID\tMEM(GB)\tCOMMAND\n2657\t36.77\t"
     "ray::FSDPTrainRayActor.train\n3402\t2.73\tsglang::scheduler",
     advice=(
+        Advice("a smaller model, or LoRA", "less in the one pool", "a smaller model learns less"),
         Advice(
-            "a smaller model, or LoRA; shorter answers; a smaller engine share with a smaller cap",
-            "less in the one pool",
-            "a smaller model learns less; the share alone may not be enough",
+            "a smaller share of the engine",
+            "a smaller cache in the one pool",
+            "alone it may not be enough",
+            "engine-share",
         ),
+        Advice("shorter answers", "smaller activations in the one pool", "long ones are cut", "shorter-sequences"),
         Advice(
             "do not raise RAY_memory_usage_threshold, nor switch the monitor off",
             "at 100 % the system stops any process, without a message of Ray",
             "the machine can hang",
+            on="ray",
         ),
         Advice("offloading to the host frees nothing here", "both are the same memory", "time lost"),
     ),

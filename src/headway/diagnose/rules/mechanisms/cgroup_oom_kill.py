@@ -24,15 +24,16 @@ RULE = Rule(
     refuters=("memory.events says oom_kill 0", "the exit code is 143, or the text says SIGTERM"),
     advice=(
         Advice(
-            "raise the limit of the pod or step if the node has more",
+            "raise the limit on the group's memory if the node has more",
             "room up to the node's memory",
             "none of its own",
+            "memory-limit",
         ),
         Advice(
             "lower what the processes of the group hold, /dev/shm included", "below the limit", "depends on the cause"
         ),
     ),
-    settle=(settle.DMESG, settle.EVENTS, settle.POD),
+    settle=(settle.DMESG, settle.EVENTS, settle.POD, settle.DOCKER, settle.SLURM),
     ends={
         "kernel-cgroup-oom": "proven", "slurm-oom": "proven", "k8s-oomkilled": "supported",
         "kernel-cgroup-frame": "supported",

@@ -21,8 +21,11 @@ RULE = Rule(
     refuters=("a rank's traceback is older than the timeout's start",),
     advice=(
         Advice("find the late rank before raising the timeout", "a longer wait only helps slow ranks", "none"),
-        Advice("raise --distributed-timeout-minutes where one rank does slow work alone (save, reward)",
- "the others wait", "a true hang is seen later"),
+        Advice(
+            "raise the time-out of collectives where one rank does slow work alone, as a save or a reward",
+            "the others wait",
+            "a true hang is seen later", "timeout",
+        ),
     ),
     settle=(
         Settle("TORCH_NCCL_TRACE_BUFFER_SIZE=2000 in the next run", "flight recorder files of all ranks",

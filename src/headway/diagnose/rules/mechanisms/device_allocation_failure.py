@@ -42,9 +42,14 @@ RULE = Rule(
     near_miss="[torch_memory_saver.cpp] cuMemCreate CUDA_ERROR_OUT_OF_MEMORY (may not be an issue, will retry)",
     refuters=("training went on after the line",),
     advice=(
-        Advice("lower the tokens of a micro-batch", "less memory in forward, backward and loss",
- "more micro-batches, slower"),
-        Advice("lower the engine's share where it is colocated", "room for the trainer", "fewer requests at once"),
+        Advice(
+            "lower the tokens of a micro-batch", "less memory in forward, backward and loss",
+            "more micro-batches, slower", "fewer-tokens",
+        ),
+        Advice(
+            "lower the engine's share where it is colocated", "room for the trainer", "fewer requests at once",
+            "engine-share",
+        ),
     ),
     settle=(settle.MEMORY,),
     ends={

@@ -20,10 +20,17 @@ RULE = Rule(
     refuters=("the machine was up all the time and its raylet's log goes on",),
     advice=(
         Advice("run on nodes that are not preemptible, or checkpoint more often", "fewer or shorter losses", "cost"),
-        Advice("keep the autoscaler from removing nodes of a running job (idle timeout, safe-to-evict: false)",
- "no planned removal", "idle cost"),
+        Advice(
+            "keep the autoscaler from removing nodes of a running job: a longer idle timeout, and on its pods the "
+            "annotation safe-to-evict: false",
+            "no planned removal", "idle cost", on="kubernetes",
+        ),
+        Advice(
+            "keep the autoscaler from removing nodes of a running job: a longer idle timeout", "no planned removal",
+            "idle cost", on="ray",
+        ),
     ),
-    settle=(settle.NODE, settle.RAYLET),
+    settle=(*settle.NODES, settle.RAYLET),
     ends={
         "ray-heartbeats": "supported", "ray-node-orderly": "supported", "ray-node-preempted": "proven",
         "ray-node-dead": "supported", "k8s-node-not-ready": "supported", "reboot": "open",

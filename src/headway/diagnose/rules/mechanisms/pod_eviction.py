@@ -22,6 +22,8 @@ RULE = Rule(
             "set requests equal to limits for memory and ephemeral-storage",
             "the pod is the last to be evicted",
             "needs a node with that much free",
+            "pod-requests",
+            "kubernetes",
         ),
         Advice(
             "write checkpoints and spills to a volume, not to the container's layer",

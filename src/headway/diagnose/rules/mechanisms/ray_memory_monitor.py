@@ -27,6 +27,7 @@ RULE = Rule(
             "(RAY_memory_monitor_refresh_ms=0)",
             "the kernel would kill instead, any process, without a message of Ray",
             "on unified memory the machine itself can hang or restart",
+            on="ray",
         ),
     ),
     settle=(settle.MEMORY, settle.RAYLET),

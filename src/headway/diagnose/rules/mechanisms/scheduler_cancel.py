@@ -16,9 +16,14 @@ RULE = Rule(
     example="slurmstepd: error: *** JOB 4242 ON node07 CANCELLED AT 2026-03-01T10:00:00 DUE TO TIME LIMIT ***",
     near_miss="slurmstepd: error: Detected 1 oom_kill event in StepId=4242.0.",
     refuters=("sacct says COMPLETED or FAILED",),
-    advice=(Advice("save on the scheduler's signal (--signal=USR2@120) and requeue",
- "nothing is lost", "a handler in the trainer",),),
-    settle=(settle.SLURM, settle.POD),
+    advice=(
+        Advice(
+            "save on the scheduler's signal (--signal=USR2@120) and requeue", "nothing is lost",
+            "a handler in the trainer", on="slurm",
+        ),
+        Advice("save when the scheduler's signal comes, and resume", "nothing is lost", "a handler in the trainer"),
+    ),
+    settle=(*settle.SCHEDULER, settle.POD),
     ends={
         "slurm-time": "proven", "slurm-preempted": "proven", "slurm-requeue": "proven", "slurm-node-fail": "proven",
         "slurm-cancel": "proven", "k8s-deadline": "proven", "k8s-preempted": "supported",

@@ -41,7 +41,9 @@ RULE = Rule(
     near_miss="*** SIGSEGV received at time=1764412345 on cpu 3 ***",
     refuters=("a crash banner of the same pid", "a SIGTERM text of the same worker"),
     advice=(Advice("look into the kernel's log of that node first", "tells a memory kill from the others", "none"),),
-    settle=(settle.DMESG, settle.EVENTS, settle.STDERR, settle.POD, settle.RAYLET),
+    settle=(
+        settle.DMESG, settle.EVENTS, settle.STDERR, settle.POD, settle.DOCKER, settle.SLURM, settle.RAYLET,
+    ),
     ends={
         "ray-eof": "supported", "killed": "supported", "exit-137": "supported", "elastic-exit": _code,
         "elastic-signal": _spawned, "torch-spawn-signal": _spawned, "loader-killed": _loader,

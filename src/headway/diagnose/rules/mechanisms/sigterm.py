@@ -36,10 +36,14 @@ RULE = Rule(
     refuters=("the exit code is 137", "a crash banner of the same process"),
     advice=(
         Advice("find the sender before changing memory settings", "the change hits the cause", "none"),
-        Advice("write checkpoints often enough, and resume from the last one",
- "the lost part is short", "time for saving"),
+        Advice(
+            "write checkpoints often enough, and resume from the last one", "the lost part is short",
+            "time for saving", "save-often",
+        ),
     ),
-    settle=(settle.POD, settle.RAYLET, settle.EVENTS, settle.JOURNAL, settle.SLURM),
+    settle=(
+        settle.POD, settle.DOCKER, settle.RAYLET, settle.EVENTS, settle.JOURNAL, *settle.SCHEDULER, settle.STARTER,
+    ),
     ends={
         "ray-sigterm": "proven", "driver-sigterm": "proven", "elastic-signal": _spawned, "elastic-exit": _code,
         "torch-spawn-signal": _spawned, "loader-killed": _loader, "exit-143": "supported", "terminated": "supported",

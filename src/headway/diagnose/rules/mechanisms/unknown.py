@@ -13,5 +13,5 @@ RULE = Rule(
     look_alikes="-",
     example="step 74: reward 0.5",
     near_miss="The process receives a SIGTERM.",
-    settle=(settle.DMESG, settle.RAYLET, settle.STDERR, settle.POD),
+    settle=(settle.DMESG, settle.RAYLET, settle.STDERR, settle.POD, settle.DOCKER, settle.SLURM),
 )
