@@ -23,16 +23,19 @@ _PHASES = (
     ("wake", r"wake_?up|resume_memory|onload|func=resume|cumem_?allocator"),
     ("sleep", r"\.sleep\(|\bsleep_mode|release_memory|offload_(?:model|optim|megatron)"),
     ("sync", r"update_weights?|weight[_ ]sync|sync_(?:weights|model)|broadcast_weights|load_weights.*rollout"),
-    ("load", r"load_(?:checkpoint|model|weights)|from_pretrained|init_model|Loading (?:model|weights|safetensors)"),
+    ("load", r"load_(?:checkpoint|model|weights)|from_pretrained|init_model|"
+        r"Loading (?:model|weights|safetensors|checkpoint shards)"),
     ("step", r"optimizer\.step|optim(?:izer)?_step|adam\w*\.py|exp_avg|_init_group"),
     ("score", r"compute_log_?prob|ref_log_?prob|log_?probs?\b.*(?:compute|forward)|compute_values"),
     ("train", r"backward|forward_backward|train_step|update_(?:actor|policy)|loss\b|autograd|"
-        r"\btrain(?:_one_step)?\b(?!\.py)"),
+        r"\btrain(?:_one_step)?\b(?!\.py|/)"),
     ("rollout", r"\brollout(?!\w*\.py)|generate(?!\.py|_(?!" + "|".join(_GENERATED) + r"))|decode|prefill|"
         r"sampl(?:e|ing)"),
 )  # fmt: skip
 
 
+_SETTINGS = re.compile(r"\boverrides: \[|\bNamespace\(")
+"""A line of settings, whose names tell of no phase."""
 _TRAINED = re.compile(r"(?i)\btraining (?:is |was )?(?:completed?|finished|done|over)\b|['\"]train_runtime['\"]")
 """Words of a loop that is over: what comes later is no training."""
 _FORK = re.compile(r"_fork_exec|popen_fork|\bos\.fork\b|\bfork\(\)|fork: Cannot allocate")
@@ -40,6 +43,8 @@ _SAVING = re.compile(
     r"(?i)\bsav(?:ing|ed?)\b.{0,40}\b(?:checkpoint|model|state)|\bcheckpoint.{0,30}\bsav(?:ing|ed)\b"
 )
 _SAVED = re.compile(r"(?i)\bsaved\b(?! in )|\bsuccessfully\b|\b(?:took|in) [\d.]+ ?s")
+_RAISED = re.compile(r"\b(?:\w+\.)*\w+(?:Error|Exception): .+")
+"""The last line of a traceback."""
 MESSAGE = 12
 """Lines over which a message may be spread."""
 
@@ -136,6 +141,18 @@ class Case(Struct, frozen=True, dict=True):
         own = [self.event, *(each for each in self.evidence if each.place == self.event.place)]
         return next((tuple(found.split("\n")) for each in own if (found := each.fields.get("frames"))), ())
 
+    @cached_property
+    def raised(self) -> Evidence | None:
+        """The exception that an engine's own word about one announces: the next of the same process below it."""
+        if self.event is None or self.event.kind != "engine-exception":
+            return None
+        at, pid = self.event.place.line, self.event.line.process.pid
+        return next((
+            each for each in self.evidence
+            if each.place.file == self.event.place.file and 0 < each.place.line - at <= MESSAGE * 5
+            and each.line.process.pid == pid and _RAISED.search(each.place.text)
+        ), None)  # fmt: skip
+
     @property
     def forks(self) -> bool:
         """Whether the memory that was refused was for a copy of the process: a fork, as a subprocess starts with."""
@@ -195,7 +212,7 @@ class Case(Struct, frozen=True, dict=True):
         best = ("", 1 << 60)
         ended = any(place.line <= at and _TRAINED.search(place.text) for place in self.around)
         for place in self.around:
-            for name, pattern in _PHASES:
+            for name, pattern in () if _SETTINGS.search(place.text) else _PHASES:
                 if re.search(pattern, place.text, re.IGNORECASE):
                     if ended and name in ("train", "step"):
                         break

@@ -78,7 +78,9 @@ def _finding(
     rule = rules("mechanism")[name]
     why = rules("cause")[cause]
     ends = [end.evidence.place for end in incident.ends if end.name == name]
-    places = _unique([event.place, *ends[:4], *more, *claim.places, *_details(case), *_saving(case)])[:MOST_PLACES]
+    places = _unique([event.place, *ends[:4], *more, *claim.places, *_details(case), *_saving(case), *_raised(case)])[
+        :MOST_PLACES
+    ]
     own = family("cause", cause) if cause != NOT_ESTABLISHED else family("mechanism", name)
     candidates = tuple(Candidate(other, each.because, each.grade) for other, each in claims if other != cause)
     settle = rule.settle if cause == NOT_ESTABLISHED or claim.grade == "open" else ()
@@ -101,6 +103,11 @@ def _finding(
 def _saving(case: Case) -> tuple[Place, ...]:
     """The line of a save that was running when a collective waited too long."""
     return (case.saving,) if case.mechanism == "collective-timeout" and case.saving is not None else ()
+
+
+def _raised(case: Case) -> tuple[Place, ...]:
+    """The exception of an engine that only said that it has one."""
+    return () if case.raised is None else (case.raised.place,)
 
 
 FORKS = Advice(
@@ -351,7 +358,19 @@ def _process(case: Case) -> str:
             for actor, given, pid in _REPORTED.findall(place.text):
                 names["name"] = names["name"] or actor or given
                 names["pid"] = names["pid"] or pid
+    names["name"] = names["name"] or _actor(case, names["pid"])
     return " ".join(each for each in (names["name"], names["pid"] and f"pid {names['pid']}") if each)
+
+
+def _actor(case: Case, pid: str) -> str:
+    """The class of the actor with that pid, where a death text further away tells of it."""
+    name = ""
+    for place in case.around:
+        for actor, given, number in _REPORTED.findall(place.text):
+            if number == pid and name:
+                return name
+            name = actor or (name if number or given else "")
+    return ""
 
 
 def _victim(case: Case) -> Evidence | None:

@@ -6,7 +6,7 @@ from headway.diagnose.case import Case
 from headway.diagnose.causes import NOT_ESTABLISHED, table
 from headway.diagnose.finding import Finding
 from headway.diagnose.numbers import format_request
-from headway.diagnose.text import without_prefix
+from headway.diagnose.text import REPEATED, without_prefix
 from headway.units import format_bytes
 
 _HOW = {
@@ -54,8 +54,13 @@ def sentence(finding: Finding, case: Case) -> str:
     return f"{how}{step}{_cause(finding, case)}{went}."
 
 
+_PARTS = {"data": "the data loader", "reward": "the reward's process", "rollout": "the rollout's process"}
+"""A component -> what of it a signal or an exception ends, where it is not the component itself."""
+
+
 def _who(finding: Finding) -> str:
-    return finding.process or (f"the {finding.component}" if finding.component else "the process")
+    part = finding.component and _PARTS.get(finding.component, f"the {finding.component}")
+    return finding.process or part or "the process"
 
 
 def _signalled(finding: Finding) -> str:
@@ -94,6 +99,9 @@ def _mechanism(finding: Finding, case: Case) -> str:
     text = _HOW[finding.mechanism].format(who=_who(finding))
     if finding.mechanism == "collective-timeout" and case.saving is not None:
         return f"{text}, while a checkpoint was being written"
+    if finding.mechanism == "engine-exit" and case.raised is not None:
+        message = REPEATED.sub("", without_prefix(case.raised.place.text)).strip()
+        return f"The inference engine raised ({message[:160]}), and the run ended with it"
     if case.forks:
         return f"The kernel refused to fork {_who(finding)}: a copy of all its memory could not be promised"
     if finding.mechanism == "python-exception" and case.event is not None:

@@ -97,8 +97,8 @@ SIGNS = (
     Sign(
         "port-in-use",
         "why",
-        ("address already in use", "eaddrinuse", "errno 98"),
-        says="something else listens on the port",
+        ("address already in use", "eaddrinuse", "errno 98", "invalid nonce returned"),
+        says="something else listens on the port, or answered at it",
     ),
     Sign(
         "store-timeout",

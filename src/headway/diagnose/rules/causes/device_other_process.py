@@ -25,13 +25,16 @@ def _find(case: Case) -> Claim | None:
     if held < 2 * GIB or case.event is None:
         return None
     most = held > own if own else held > (found.total or 1 << 60) / 2
-    if not most and held <= own / 3:
+    fits = found.asked is not None and found.free is not None and found.free + held >= found.asked
+    if not most and held <= own / 3 and not fits:
         return None
     because = f"other processes hold {format_bytes(held)} of the device, this one {format_bytes(own)}"
     if unlisted > held / 2:
         because = (
             f"{format_bytes(held)} of the device are in use and not this process's, which holds {format_bytes(own)}"
         )
+    if fits and not most:
+        because += ", and without theirs the request had fitted"
     sure = most and not (unlisted > held / 2 and found.used is None and case.near(OWN_POOLS))
     return Claim("supported" if sure else "open", because, (case.event.place,))
 

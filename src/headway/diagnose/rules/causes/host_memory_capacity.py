@@ -1,11 +1,19 @@
 """The steady host footprint does not fit."""
 
+import re
+
 from headway.diagnose.case import Case
 from headway.diagnose.rules import settle
 from headway.diagnose.rules.rule import Advice, Claim, Rule, of_stop
 from headway.units import format_bytes
 
 HOST = {"ray-memory-monitor", "cgroup-oom-kill", "kernel-oom-kill", "oom-daemon", "host-allocation-failure"}
+SHARDS = r"Loading (?:safetensors |pt )?checkpoint shards: +(?P<share>\d+)% ?(?:\||Completed)"
+"""How transformers and vLLM show that they load a model's weights."""
+LOADS = Advice(
+    "load the weights in the precision in which they are used, and one rank after the other",
+    "fewer copies in host memory while loading", "a slower start",
+)  # fmt: skip
 
 
 def _find(case: Case) -> Claim | None:
@@ -14,6 +22,8 @@ def _find(case: Case) -> Claim | None:
     limit, used = case.settings.limit_gb, case.settings.used_gb
     if limit is not None and used is not None and used > limit and case.mechanism in HOST | {"sigkill-class"}:
         return Claim("open", f"{used:.0f} GB are used where {limit:.0f} GB are asked for")
+    if (loading := _loading(case)) is not None:
+        return loading
     kill = case.kill
     if case.mechanism not in HOST or kill is None or case.event is None:
         return None
@@ -26,6 +36,18 @@ def _find(case: Case) -> Claim | None:
     return Claim(
         "supported" if early else "open", because + (", in the first step" if early else ""), (case.event.place,)
     )
+
+
+def _loading(case: Case) -> Claim | None:
+    """A kill before the last shard of a model's weights was loaded."""
+    place = case.near(SHARDS)
+    if place is None or case.event is None or case.mechanism not in HOST | {"sigkill-class"}:
+        return None
+    found = re.search(SHARDS, place.text, re.IGNORECASE)
+    if not 0 <= case.event.place.line - place.line <= 25 or found is None or int(found["share"]) >= 100:
+        return None
+    because = "the process was killed while it loaded the model's weights"
+    return Claim("supported" if case.mechanism in HOST else "open", because, (place,), (LOADS,))
 
 
 RULE = Rule(

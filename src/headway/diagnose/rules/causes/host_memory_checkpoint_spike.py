@@ -9,7 +9,7 @@ from headway.diagnose.rules.rule import Advice, Claim, Rule
 HOST = {"ray-memory-monitor", "cgroup-oom-kill", "kernel-oom-kill", "oom-daemon", "host-allocation-failure"}
 CALLS = (
     r"sav(?:e|ing)[ _](?:the )?(?:model |distributed |global |actor )?(?:checkpoint|state)|save_checkpoint|"
-    r"dist_checkpointing\.save|load_checkpoint|loading (?:distributed )?checkpoint"
+    r"dist_checkpointing\.save|load_checkpoint|loading (?:distributed )?checkpoint(?! shards)"
 )
 DONE = re.compile(
     r"success\w* (?:saved|loaded)|saved checkpoint|checkpoint saved|save\w* (?:done|finished|complete)|"
@@ -26,7 +26,8 @@ def _find(case: Case) -> Claim | None:
         return None
     if DONE.search(case.text.split(place.text)[-1]):
         return None
-    because = "a save had begun and not ended when the process was killed"
+    what = "load of a checkpoint" if re.search(r"load(?:ing)?[ _]", place.text, re.I) else "save"
+    because = f"a {what} had begun and not ended when the process was killed"
     return Claim("supported" if case.mechanism in HOST else "open", because, (place,))
 
 

@@ -13,7 +13,46 @@ SURE = (
 )
 
 
+FIRST = re.compile(r"\bSeqNum=1\b.*?\bran for\b")
+"""The first collective of a group, waited for in vain."""
+RANK = re.compile(r"\bRank (\d+)\]")
+PORT = Advice(
+    "another port for each run and engine of the machine, or end what still listens (ss -ltnp)",
+    "each meets its own", "none",
+)  # fmt: skip
+PATHS = Advice(
+    "one run with NCCL_P2P_DISABLE=1 on one machine, or NCCL_IB_DISABLE=1 between machines, and NCCL_DEBUG=INFO",
+    "if it then goes on, the direct path between the devices is what fails", "slower collectives",
+)  # fmt: skip
+
+
 def _find(case: Case) -> Claim | None:
+    return _port(case) or _reached(case) or _first_collective(case)
+
+
+def _port(case: Case) -> Claim | None:
+    """An exception that says that a port is another's."""
+    found = case.first("port-in-use")
+    if found is None or case.mechanism not in MECHANISMS or found.place not in case.around:
+        return None
+    if not re.search(r"\w(?:Error|Exception)\b", found.place.text):
+        return None
+    return Claim("supported", "the port of a meeting or a server is another process's", (found.place,), (PORT,))
+
+
+def _first_collective(case: Case) -> Claim | None:
+    """Not even the first collective ended: where several ranks wait in the same one, all had come to it."""
+    if case.mechanism != "collective-timeout":
+        return None
+    places = [each.place for each in case.evidence if FIRST.search(each.place.text)]
+    if not places or case.step is not None:
+        return None
+    ranks = {found[1] for place in places if (found := RANK.search(place.text)) is not None}
+    because = "the group's first collective never ended: its ranks do not reach each other"
+    return Claim("supported" if len(ranks) > 1 else "open", because, (places[0],), (PATHS,))
+
+
+def _reached(case: Case) -> Claim | None:
     found = case.first("network")
     if found is None or case.mechanism not in MECHANISMS or found.place not in case.around:
         late = case.first("store-timeout", "ray-unavailable")
