@@ -29,6 +29,14 @@ class Found:
         if at is not None:
             self.places[name] = at
 
+    def take(self, other: "Found") -> None:
+        """All that another says of the same model."""
+        self.table |= other.table
+        self.places |= other.places
+        self.notes += other.notes
+        self.unsloth |= other.unsloth
+        self.kinds |= other.kinds
+
 
 def of_model(value: Any) -> Found:
     """What is said of a model: a name, or what the calls that made it were given.
@@ -53,6 +61,11 @@ def joined(ways: list[Found], why: str) -> Found:
     found = Found()
     for name in dict.fromkeys(name for way in ways for name in way.table):
         found.table[name] = either((way.table.get(name, MISSING) for way in ways), why)
+    ranks = [way.table["lora_r"] for way in ways if isinstance(way.table.get("lora_r"), int)]
+    if ranks and any(isinstance(way.table.get("lora_r"), Unknown) for way in ways):
+        # one way goes on with an adapter that an earlier run of the same script has made
+        found.table["lora_r"] = either(ranks, why)
+        found.notes.append(f"lora_r = {max(ranks)}, also where an adapter is loaded that a run has saved: {why}")
     for way in ways:
         found.places |= way.places
         found.notes += way.notes
@@ -65,12 +78,12 @@ def _made(found: Found, made: Obj, depth: int) -> None:
     """The calls that made a model, the innermost first."""
     if depth > 12:
         return
-    base = next((each for each in (made.kwargs.get("model"), *made.args) if isinstance(each, Obj)), None)
+    base = next((each for each in (made.kwargs.get("model"), *made.args) if isinstance(each, Obj | Either)), None)
     last, owner = made.last, made.path.rpartition(".")[0].rpartition(".")[2]
     if last in ("from_pretrained", "from_config"):
         if owner.startswith("Peft"):
             if base is not None:
-                _made(found, base, depth + 1)
+                _below(found, base, depth + 1)
             at = (made.file, made.line)
             found.put("use_peft", True, at)
             found.put("lora_r", Unknown(f"{made.file} line {made.line}: the adapter's own files tell its rank"), at)
@@ -78,25 +91,41 @@ def _made(found: Found, made: Obj, depth: int) -> None:
         _loaded(found, made, owner)
     elif last == "get_peft_model" and owner in UNSLOTH:
         if base is not None:
-            _made(found, base, depth + 1)
+            _below(found, base, depth + 1)
         _unsloth_adapter(found, made)
     elif last in ("get_peft_model", "PeftModel", "PeftModelForCausalLM"):
         if base is not None:
-            _made(found, base, depth + 1)
+            _below(found, base, depth + 1)
         config = made.kwargs.get("peft_config", made.args[1] if len(made.args) > 1 else MISSING)
         of_adapter(found, config)
     elif last == "prepare_model_for_kbit_training":
         if base is not None:
-            _made(found, base, depth + 1)
+            _below(found, base, depth + 1)
         found.put("kbit_prepared", True, (made.file, made.line))
         if made.kwargs.get("use_gradient_checkpointing", True) is not False:
             found.put("gradient_checkpointing", True, (made.file, made.line))
     elif base is not None:
-        _made(found, base, depth + 1)
+        _below(found, base, depth + 1)
     else:
         why = f"{made.file} line {made.line}: what {made.last or 'it'}() gives is known only when it runs"
         found.put("model_name_or_path", Unknown(why), None)
     _called(found, made)
+
+
+def _below(found: Found, base: Obj | Either, depth: int) -> None:
+    """The model that an adapter or a change is put on, which may be one of several."""
+    if isinstance(base, Obj):
+        _made(found, base, depth)
+        return
+    ways = []
+    for each in base.options:
+        way = Found()
+        if isinstance(each, Obj):
+            _made(way, each, depth)
+        else:
+            way = of_model(each)
+        ways.append(way)
+    found.take(joined(ways, base.why))
 
 
 def _called(found: Found, made: Obj) -> None:

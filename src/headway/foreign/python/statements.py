@@ -164,6 +164,8 @@ class Statements(Expressions):
             self._put_item(target, value, scope)
 
     def _spread(self, target: ast.Tuple | ast.List, value: Any, scope: Scope) -> None:
+        if isinstance(value, Either):
+            value = _across(value, len(target.elts))
         rows = value if isinstance(value, list | tuple) else None
         fits = rows is not None and len(rows) == len(target.elts) and not _starred(target.elts)
         for place, each in enumerate(target.elts):
@@ -450,6 +452,20 @@ def _takes(base: Any, key: Any) -> bool:
     if isinstance(base, dict):
         return isinstance(key, str | int | bool | None)
     return isinstance(base, list) and isinstance(key, int) and -len(base) <= key < len(base)
+
+
+def _across(value: Either, size: int) -> Any:
+    """One of several rows of values -> a row of one of several; itself where they are no rows of that length.
+
+    >>> _across(Either((("a", 1), ("b", 1)), "depends on x"), 2)
+    (Either(options=('a', 'b'), why='depends on x'), 1)
+    """
+    rows = [each for each in value.options if not isinstance(each, Obj)]
+    if not all(isinstance(each, list | tuple) and len(each) == size for each in rows) or len(rows) < 1:
+        return value
+    if len(rows) < len(value.options):
+        return value
+    return tuple(either((row[place] for row in rows), value.why) for place in range(size))
 
 
 def _goes_on(end: _EndedError | None) -> bool:
