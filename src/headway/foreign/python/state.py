@@ -19,6 +19,13 @@ class StoppedError(Exception):
     """Reading a script took more steps or time than it may."""
 
 
+LENGTHS = frozenset({
+    "max_length", "max_seq_length", "model_max_length", "block_size", "cutoff_len", "max_seq_len", "context_length",
+    "max_len", "seq_len", "seq_length", "max_source_length", "max_target_length", "source_max_len", "target_max_len",
+})  # fmt: skip
+"""Names that scripts give to the length to which they cut their data."""
+
+
 class Event(Struct, frozen=True):
     """Something that matters and happens when the script runs: a trainer is made (`made`), trains (`train`), or a
     launcher starts a command (`launch`, `command`). `when`: what it hangs on, where the script does not tell."""
@@ -46,6 +53,8 @@ class State(Struct):
     """Names of libraries that the script uses and does not import."""
     ended: str = ""
     """Where the script ends by itself, by an error or an exit."""
+    lengths: dict[str, tuple[int, str, int]] = field(default_factory=dict)
+    """Numbers of tokens by the names that lengths have, with file and line: of flags, fields and parameters."""
     steps: int = MOST_STEPS
     forks: int = MOST_FORKS
     depth: int = 0
@@ -63,6 +72,11 @@ class State(Struct):
         """Something that was assumed."""
         if len(self.notes) < 40:
             self.notes[text] = None
+
+    def length(self, name: str, value: Any, file: str, line: int) -> None:
+        """A name that has a value: kept where it is that of a length."""
+        if name.lower() in LENGTHS and type(value) is int and 0 < value < 10**7:
+            self.lengths[name.lower()] = (value, file, line)
 
     def event(self, kind: str, what: Any, file: str, line: int) -> None:
         """Something happens."""

@@ -154,6 +154,7 @@ class Statements(Expressions):
         """Set what stands on the left of `=`."""
         if isinstance(target, ast.Name):
             scope.names[target.id] = value
+            self.state.length(target.id, value, scope.file, target.lineno)
         elif isinstance(target, ast.Tuple | ast.List):
             self._spread(target, value, scope)
         elif isinstance(target, ast.Attribute):
@@ -379,6 +380,8 @@ class Statements(Expressions):
             return Unknown(f"{file} line {line}: functions call each other too deep")
         inner = Scope(file, func.scope)
         inner.names.update(parsers.bound(self, func, args, kwargs, f"{file} line {node.lineno}"))
+        for name, given in inner.names.items():
+            self.state.length(name, given, file, node.lineno)
         self.state.scopes.append(inner)
         self.state.depth += 1
         try:

@@ -244,13 +244,18 @@ def _length(run: Statements, made: Made, said: dict[str, Any], top: Scope, tree:
             if word.arg in LENGTHS:
                 value = run.value(word.value, top)
                 found += [(each, node.lineno) for each in options(value) if type(each) is int and 0 < each < 10**7]
-    for name in ("block_size", "max_seq_length", "max_length", "cutoff_len", "context_length", "MAX_LENGTH"):
-        value = top.names.get(name)
-        if not found and type(value) is int and 0 < value < 10**7:
-            found.append((value, made.line))
     if found:
         said["max_length"], line = max(found)
         made.places["max_length"] = (made.file, line)
+        return
+    named = dict(run.state.lengths)
+    for one, two in (("max_source_length", "max_target_length"), ("source_max_len", "target_max_len")):
+        if one in named and two in named:
+            (first, *place), (second, *_) = named.pop(one), named.pop(two)
+            named[one] = (first + second, *place)
+    if named:
+        said["max_length"], file, line = max(named.values(), key=lambda each: each[0])
+        made.places["max_length"] = (file, line)
 
 
 def _more_models(made: Made, trainer: Obj) -> None:
