@@ -51,6 +51,8 @@ class Found(Struct, frozen=True):
     at: Origin | None = None
     asked: frozenset[str] = frozenset()
     """The flags that the reader asked for, given or not."""
+    beside: tuple[str, ...] = ()
+    """Servers of other models that the script starts on the same machine, in words; no line of a plan has them."""
     model: str = ""
     """The name or path of the model's checkpoint as the script has it; empty where it names none."""
 

@@ -66,8 +66,8 @@ def parse(text: str, file: str, line: int = 1, *, exact: bool = True) -> Unit:
 
     Words of an array over which it stumbles are hidden from it. Two assignments on a line are to it the beginning of
     the command on the next one, so a semicolon takes the place of the blank or newline behind them. A word with `$$`
-    in it ends for it before the next variable, so letters take its place. A comment in backquotes runs for it to the end
-    of the line; blanks take its place.
+    in it ends for it before the next variable, so letters take its place. A comment in backquotes runs for it to the
+    end of the line; blanks take its place.
 
     >>> parse("A=(--tp 4)", "run.sh").tree.root_node.children[0].type
     'variable_assignment'
