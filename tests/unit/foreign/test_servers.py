@@ -46,10 +46,11 @@ def test_a_server_is_named_with_its_model(line, model):
         f"{TRAIN.format('')}\nvllm serve Qwen/Qwen3-32B",
         f"vllm serve Qwen/Qwen3-32B &\nwork\nkill %1\n{TRAIN.format('')}",
         f"CUDA_VISIBLE_DEVICES=4,5 vllm serve Qwen/Qwen3-32B &\n{TRAIN.format('CUDA_VISIBLE_DEVICES=0,1,2,3 ')}",
-        f"echo vllm serve Qwen/Qwen3-8B\nssh other vllm serve Qwen/Qwen3-8B\npython tools/serve.py --model judge\n{TRAIN.format('')}",
+        f"echo vllm serve Qwen/Qwen3-8B\nssh other vllm serve Qwen/Qwen3-8B\n{TRAIN.format('')}",
+        f"python tools/serve.py --model judge\n{TRAIN.format('')}",
         f"trl vllm-serve --model Qwen/Qwen3-4B &\n{TRL.format('--vllm_mode server')}",
     ],
-    ids=["after", "killed", "own devices", "another program", "the run's engine"],
+    ids=["after", "killed", "own devices", "elsewhere", "another program", "the run's engine"],
 )
 def test_what_holds_nothing_beside_the_trainer(text):
     assert beside(text) == ()

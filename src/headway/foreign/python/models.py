@@ -153,6 +153,9 @@ def _loaded(found: Found, made: Obj, owner: str) -> None:
     name = next((said[each] for each in names if each in said), made.args[0] if made.args else MISSING)
     if isinstance(name, Obj) and name.last == "from_pretrained" and name.args:
         name = name.args[0]
+    if isinstance(name, Obj) and name.last == "snapshot_download":  # of the hub's or ModelScope's: a folder of it
+        asked = [*name.args, *(name.kwargs.get(each, MISSING) for each in ("repo_id", "model_id"))]
+        name = next((each for each in asked if isinstance(each, str | Text | Unknown | Either)), name)
     if isinstance(name, Obj) and name.last == "Path":
         from headway.foreign.python.builtins import path_join
 

@@ -222,3 +222,20 @@ def test_a_module_is_found_in_a_folder_above_the_script(tmp_path):
     (inner / "fast.py").write_text("from chat.other import train\ntrain()\n")
     with pytest.raises(Exception, match="no trainer that is known"):
         read_run(inner / "fast.py")
+
+
+def test_a_length_that_only_the_data_function_sets(tmp_path):
+    body = "def cut(row):\n    MAX_LENGTH = 384\n    return row[:MAX_LENGTH]\ndata.map(cut)\n"
+    assert read(tmp_path, MODEL + body).value("max_total_len") == 384
+    other = "def cut(row):\n    LONGEST_NAME = 384\n    return row\ndata.map(cut)\n"
+    assert read(tmp_path, MODEL + other).settings["max_total_len"] is None
+
+
+def test_a_folder_that_a_hub_downloads_to_is_that_model(tmp_path):
+    body = """
+from modelscope import prepare, snapshot_download
+folder = snapshot_download("Qwen/Qwen3-1.7B", cache_dir="/data", revision="master")
+model = AutoModelForCausalLM.from_pretrained(folder)
+"""
+    assert read(tmp_path, body).value("model_name") == "Qwen3-1.7B"
+    assert read(tmp_path, body.replace("= snapshot_download", "= prepare")).value("model_name") is None
