@@ -256,8 +256,8 @@ def function(state: State, path: str, args: list[Any], kwargs: dict[str, Any], a
         return MISSING
     name = path.removeprefix("builtins.")
     if name == "len" and args == [Ref("sys.argv")]:
-        known = [each for each in state.arguments if isinstance(each, str)]
-        if len(known) > 1 or not reason(state.arguments):  # scripts ask whether there is none, or a file alone
+        plain = [each for each in state.arguments if isinstance(each, str)]
+        if len(plain) > 1 or not reason(state.arguments):  # scripts ask whether there is none, or a file alone
             return 1 + len(state.arguments)
     if name in OVER_ONE and len(args) == 1 and not kwargs:
         return lift(lambda each: _over_one(name, each), args[0])

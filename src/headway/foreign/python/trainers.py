@@ -252,8 +252,8 @@ def _length(run: Statements, made: Made, said: dict[str, Any], top: Scope, tree:
     named = _set_in_functions(tree, made.file) | run.state.lengths
     for one, two in (("max_source_length", "max_target_length"), ("source_max_len", "target_max_len")):
         if one in named and two in named:
-            (first, *place), (second, *_) = named.pop(one), named.pop(two)
-            named[one] = (first + second, *place)
+            (first, file, line), (second, *_) = named.pop(one), named.pop(two)
+            named[one] = (first + second, file, line)
     if named:
         said["max_length"], file, line = max(named.values(), key=lambda each: each[0])
         made.places["max_length"] = (file, line)
