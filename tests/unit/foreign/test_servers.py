@@ -63,3 +63,21 @@ def test_devices_that_both_have_are_no_devices_of_its_own():
 
 def test_an_engine_of_a_run_that_asks_for_none_is_a_server():
     assert len(beside(f"trl vllm-serve --model Qwen/Qwen3-8B &\n{TRL.format('--vllm_mode colocate')}")) == 1
+
+
+GOLD = (
+    "accelerate launch --num_processes 4 -m trl.scripts.gkd --model_name_or_path Qwen/Qwen3-4B "
+    "--teacher_model_name_or_path Qwen/Qwen3-8B --per_device_train_batch_size 1 --lmbda 0.5 {0}"
+)
+
+
+def test_a_teacher_behind_a_server_is_in_no_line():
+    run = launched.workload(settings_of(read_text(GOLD.format("--use_teacher_server True"))), by_name("qwen3-4B"))
+    assert run.teacher is None
+    assert any(text.startswith("teacher: a server") for text in run.unplanned)
+
+
+def test_a_teacher_in_the_trainer_is_planned():
+    run = launched.workload(settings_of(read_text(GOLD.format(""))), by_name("qwen3-4B"))
+    assert run.teacher is not None
+    assert not run.unplanned

@@ -101,7 +101,8 @@ def _made(found: Found, made: Obj, depth: int) -> None:
     elif last == "prepare_model_for_kbit_training":
         if base is not None:
             _below(found, base, depth + 1)
-        found.put("kbit_prepared", True, (made.file, made.line))
+        if "gptq" not in found.kinds:  # whose other parameters PEFT leaves as they are
+            found.put("kbit_prepared", True, (made.file, made.line))
         if made.kwargs.get("use_gradient_checkpointing", True) is not False:
             found.put("gradient_checkpointing", True, (made.file, made.line))
     elif base is not None:
@@ -228,6 +229,10 @@ def _unsloth_adapter(found: Found, made: Obj) -> None:
             found.put(ours, said[theirs], made.places.get(theirs, where))
 
 
+PACKED = ("GPTQConfig", "AwqConfig", "AutoRoundConfig")
+"""Configurations of weights that are packed already, in 4 bits unless they say otherwise."""
+
+
 def quantization(found: Found, config: Any, at: tuple[str, int] | None) -> None:
     """A `BitsAndBytesConfig`, or None."""
     if isinstance(config, Either):
@@ -239,11 +244,20 @@ def quantization(found: Found, config: Any, at: tuple[str, int] | None) -> None:
         both = joined(ways, config.why)
         for name, value in both.table.items():
             found.put(name, value, both.places.get(name, at))
+        found.kinds |= both.kinds
+        found.notes += both.notes
     elif isinstance(config, Unknown | Text):
         for name in ("load_in_4bit", "load_in_8bit"):
             found.put(name, Unknown(config.why), at)
     elif isinstance(config, Obj) and config.last == "get_quantization_config" and config.args:
         of_arguments(found, config.args[0])
+    elif isinstance(config, Obj) and config.last in PACKED:
+        bits = config.get("bits")
+        bits = 4 if isinstance(bits, Missing) and not config.args else config.args[0] if config.args else bits
+        for size in (4, 8):
+            found.put(f"load_in_{size}bit", Unknown(bits.why) if isinstance(bits, Unknown) else bits == size, at)
+        found.kinds |= {"gptq"} if config.last == "GPTQConfig" else set()
+        found.notes.append(f"weights of {config.last} are planned as bitsandbytes packs as many bits")
     elif isinstance(config, Obj):
         for name in ("load_in_4bit", "load_in_8bit"):
             found.put(name, config.get(name), config.places.get(name, at))

@@ -239,3 +239,32 @@ model = AutoModelForCausalLM.from_pretrained(folder)
 """
     assert read(tmp_path, body).value("model_name") == "Qwen3-1.7B"
     assert read(tmp_path, body.replace("= snapshot_download", "= prepare")).value("model_name") is None
+
+
+@pytest.mark.parametrize(
+    ("config", "packed"),
+    [
+        ("GPTQConfig(bits=4, disable_exllama=True)", "4bit"), ("GPTQConfig(bits=8)", "8bit"), ("AwqConfig()", "4bit"),
+        ("GPTQConfig(bits=3)", None), ("None", None), ("Mxfp4Config()", None),
+    ],
+)  # fmt: skip
+def test_weights_that_are_packed_already(tmp_path, config, packed):
+    body = f"""
+from transformers import AwqConfig, GPTQConfig, Mxfp4Config
+model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen3-0.6B", quantization_config={config})
+model = get_peft_model(model, LoraConfig(r=8))
+"""
+    assert read(tmp_path, body).value("low_precision") == packed
+
+
+@pytest.mark.parametrize(("config", "raised"), [("GPTQConfig(bits=4)", False), ("AwqConfig(bits=4)", True)])
+def test_peft_leaves_the_other_weights_of_gptq_as_they_are(tmp_path, config, raised):
+    body = f"""
+from transformers import AwqConfig, GPTQConfig
+from peft import prepare_model_for_kbit_training
+model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen3-0.6B", quantization_config={config})
+model = get_peft_model(prepare_model_for_kbit_training(model), LoraConfig(r=8))
+"""
+    found = read(tmp_path, body)
+    assert ("kbit_prepared" in found.flags) is raised
+    assert found.value("recompute") == "gradient_checkpointing", "checkpointing is turned on either way"
