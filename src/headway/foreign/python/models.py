@@ -7,6 +7,7 @@ from headway.foreign.python.values import MISSING, Either, Missing, Obj, Ref, Te
 
 UNSLOTH = ("FastLanguageModel", "FastModel", "FastVisionModel", "FastLlamaModel", "FastQwen2Model", "FastTextModel")
 HEADS = ("AutoModelForSequenceClassification", "AutoModelForTokenClassification")
+SAVED = "the adapter's own files tell its rank"
 Table = dict[str, Any]
 Places = dict[str, tuple[str, int]]
 
@@ -62,7 +63,8 @@ def joined(ways: list[Found], why: str) -> Found:
     for name in dict.fromkeys(name for way in ways for name in way.table):
         found.table[name] = either((way.table.get(name, MISSING) for way in ways), why)
     ranks = [way.table["lora_r"] for way in ways if isinstance(way.table.get("lora_r"), int)]
-    if ranks and any(isinstance(way.table.get("lora_r"), Unknown) for way in ways):
+    others = [way.table["lora_r"] for way in ways if isinstance(way.table.get("lora_r"), Unknown)]
+    if ranks and others and all(each.why.endswith(SAVED) for each in others):
         # one way goes on with an adapter that an earlier run of the same script has made
         found.table["lora_r"] = either(ranks, why)
         found.notes.append(f"lora_r = {max(ranks)}, also where an adapter is loaded that a run has saved: {why}")
@@ -86,7 +88,7 @@ def _made(found: Found, made: Obj, depth: int) -> None:
                 _below(found, base, depth + 1)
             at = (made.file, made.line)
             found.put("use_peft", True, at)
-            found.put("lora_r", Unknown(f"{made.file} line {made.line}: the adapter's own files tell its rank"), at)
+            found.put("lora_r", Unknown(f"{made.file} line {made.line}: {SAVED}"), at)
             return
         _loaded(found, made, owner)
     elif last == "get_peft_model" and owner in UNSLOTH:
@@ -122,7 +124,7 @@ def _below(found: Found, base: Obj | Either, depth: int) -> None:
     for each in base.options:
         way = Found()
         if isinstance(each, Obj):
-            _made(way, each, depth)
+            _made(way, each, depth + len(base.options))  # so that ways of ways come to an end
         else:
             way = of_model(each)
         ways.append(way)
@@ -255,7 +257,9 @@ def quantization(found: Found, config: Any, at: tuple[str, int] | None) -> None:
         bits = config.get("bits")
         bits = 4 if isinstance(bits, Missing) and not config.args else config.args[0] if config.args else bits
         for size in (4, 8):
-            found.put(f"load_in_{size}bit", Unknown(bits.why) if isinstance(bits, Unknown) else bits == size, at)
+            found.put(
+                f"load_in_{size}bit", Unknown(bits.why) if isinstance(bits, Unknown | Either) else bits == size, at
+            )
         found.kinds |= {"gptq"} if config.last == "GPTQConfig" else set()
         found.notes.append(f"weights of {config.last} are planned as bitsandbytes packs as many bits")
     elif isinstance(config, Obj):

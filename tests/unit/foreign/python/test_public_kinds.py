@@ -268,3 +268,10 @@ model = get_peft_model(prepare_model_for_kbit_training(model), LoraConfig(r=8))
     found = read(tmp_path, body)
     assert ("kbit_prepared" in found.flags) is raised
     assert found.value("recompute") == "gradient_checkpointing", "checkpointing is turned on either way"
+
+
+def test_ways_of_ways_come_to_an_end(tmp_path):
+    body = MODEL + "".join(f"model = one(model) if ask({n}) else two(other(model))\n" for n in range(40))
+    found = read(tmp_path, body)
+    assert found.value("model_name") is None
+    assert "model_name" in found.unknown
