@@ -53,6 +53,8 @@ class Found(Struct, frozen=True):
     """The flags that the reader asked for, given or not."""
     model: str = ""
     """The name or path of the model's checkpoint as the script has it; empty where it names none."""
+    beside: tuple[str, ...] = ()
+    """Servers of other models that the script starts on the same machine, in words; no line of a plan has them."""
 
     def value(self, key: str) -> Setting:
         """What a key is for the run: what the script says, else what the system makes of it; None if unknown."""

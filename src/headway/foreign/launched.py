@@ -69,7 +69,7 @@ def workload(
     run = made(found, model, overrides)
     if assumed:
         counts.check_assumed(run.layout, machine)
-    unplanned = (*run.unplanned, *counts.open_counts(found))
+    unplanned = (*run.unplanned, *found.beside, *counts.open_counts(found))
     return replace(run, unknown=(*assumed, *run.unknown), unplanned=unplanned)
 
 

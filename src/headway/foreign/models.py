@@ -379,7 +379,9 @@ def _trl(reading: Reading, made: Workload) -> Workload:
     if critic or (reward is not None and made.trainer.scores):
         made = _Model(reading, made, "reward").put(reward, key, frozen, whole)
     teacher = _path(reading, "teacher_model_name_or_path", "teacher_model_path", "teacher_model")
-    if teacher is not None and not reading.flag("use_teacher_server"):
+    if reading.flag("use_teacher_server"):
+        made = unplanned(made, "teacher: a server that this script does not describe (use_teacher_server)")
+    elif teacher is not None:
         made = _Model(reading, made, "teacher").put(teacher, "--teacher_model_name_or_path", frozen, whole)
     path = _path(reading, "ref_model_name_or_path", "ref_model")
     # one that is given without a name is like the actor, as the trainer's own copy is

@@ -3,8 +3,10 @@
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from headway.errors import InputError
-from headway.foreign import counts, miles, slime
+from headway.foreign import counts, miles, servers, slime
 from headway.foreign.command import launches
 from headway.foreign.found import Found
 from headway.foreign.jobs import Counts, Job
@@ -135,7 +137,7 @@ def known_run(script: Script, root: Path | None) -> Found | None:
         return None
     for job in (counts.visible(script, found), script.job):
         found = counts.from_job(found, job, script.path)
-    return found
+    return replace(found, beside=servers.beside(script, found))
 
 
 def _behind(script: Script) -> Found | None:

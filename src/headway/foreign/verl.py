@@ -9,7 +9,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from headway.foreign import documents
 from headway.foreign.command import Launch
+from headway.foreign.documents import RefusedError
 from headway.foreign.found import Found, Setting
 from headway.foreign.gather import (
     Gather,
@@ -194,9 +196,36 @@ def read(script: Script, root: Path | None = None) -> Found | None:
     def world(launch: Launch, words: list[Word | Gap]) -> Found:
         made = config(words, dict(DEFAULTS))
         read_files(made, BUILTIN, path, root)
+        if root is not None and not made.base and launch.program == "verl.trainer.main_ppo":
+            read_copy(made, root)
         return from_config(made, launch.program, tuple(launch.launcher))
 
     return describe(script, claims, world)
+
+
+def read_copy(made: Config, root: Path) -> None:
+    """Put the defaults of the copy of verl that the script's tree has under the overrides.
+
+    Only where they are one file, as before version 0.5: they differ from the defaults here (no checkpointing).
+    """
+    name = made.name or "ppo_trainer"
+    path = root / "verl" / "trainer" / "config" / f"{name}.yaml"
+    if name not in BUILTIN or not path.is_file() or root not in path.resolve().parents:
+        return
+    try:
+        found = documents.table(path)
+    except RefusedError as error:
+        made.unread.append(f"{path.name}: {error}")
+        return
+    if "defaults" not in found:
+        made.base, made.base_name = _told(found), f"verl/trainer/config/{path.name}"
+
+
+def _told(table: documents.Table) -> documents.Table:
+    """A table without the keys that are null."""
+    return {
+        key: _told(value) if isinstance(value, dict) else value for key, value in table.items() if value is not None
+    }  # fmt: skip
 
 
 def from_config(made: Config, program: str, launcher: tuple[object, ...] = ()) -> Found:

@@ -142,3 +142,22 @@ def test_a_line_that_the_command_before_it_does_not_reach_is_said(text):
 )
 def test_a_whole_command_is_no_such_line(text):
     assert not read_text(text).unread
+
+
+@pytest.mark.parametrize("test", ['[[ "$1" != "" ]]', '[ -n "$1" ]', '! [ -z "$1" ]', "[ $# -gt 0 ]"])
+def test_a_loop_over_arguments_that_are_not_there_is_not_entered(test):
+    text = f'A=1\nwhile {test}; do case $1 in --a) A="$2"; shift;; esac; shift; done\nrun $A'
+    assert line(text) == [["run", "1"]]
+
+
+def test_an_argument_itself_stays_unknown():
+    assert line('A=1\nif [ -n "$1" ]; then A=$1; fi\nrun $A')[0][1] != "", "an if is not a loop over arguments"
+    assert why("while [ $1 != x ]; do A=$1; shift; done; run $1") == "argument $1 is not given in the script"
+
+
+def test_a_comment_in_backquotes_among_words_is_no_word():
+    assert line("run --a 1 \\\n  `# of the model` \\\n  --b 2") == [["run", "--a", "1", "--b", "2"]]
+
+
+def test_a_command_in_backquotes_is_one():
+    assert line("run `echo a#b` --b 2") == [["run", "a#b", "--b", "2"]]

@@ -129,3 +129,36 @@ def test_places_are_those_of_the_values():
     run = read_run(SCRIPTS / "slime-arrays.sh")
     assert run.places["tp"].line == 39
     assert run.places["num_layers"].file.endswith("models/dense-4b.sh")
+
+
+MILES = """
+MODEL_ARGS_LINE="$(python3 "$(dirname "$0")/../miles/utils/external_utils/model_args_utils.py" "NAME")" || exit 1
+read -ra MODEL_ARGS <<< "${MODEL_ARGS_LINE}"
+python3 train.py ${MODEL_ARGS[@]} --rollout-batch-size 8 --hf-checkpoint /m/x --colocate --miles-router-timeout 3
+"""
+
+
+def _miles(folder, name):
+    (folder / "pyproject.toml").write_text("")
+    models = folder / "scripts" / "models"
+    models.mkdir(parents=True, exist_ok=True)
+    (models / "tiny-1B.py").write_text('def model_args():\n    return "--num-layers 7 " "--hidden-size 96"\n')
+    (models / "asks.py").write_text('def model_args():\n    return f"--num-layers {ask()} --hidden-size 96"\n')
+    script = folder / "examples" / "run.sh"
+    script.parent.mkdir(exist_ok=True)
+    script.write_text(MILES.replace("NAME", name))
+    from headway.foreign.readers import read_run
+
+    return read_run(script)
+
+
+def test_the_arguments_that_a_script_asks_miles_for_are_those_of_the_models_file(tmp_path):
+    found = _miles(tmp_path, "tiny-1B")
+    assert (found.value("num_layers"), found.value("hidden_size")) == (7, 96)
+
+
+@pytest.mark.parametrize("name", ["asks", "other-2B", "../../secret"])
+def test_arguments_that_the_file_does_not_tell_stay_unknown(tmp_path, name):
+    found = _miles(tmp_path, name)
+    assert found.value("num_layers") is None
+    assert "num_layers" in found.unknown

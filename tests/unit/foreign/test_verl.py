@@ -179,3 +179,48 @@ def test_supervised_fine_tuning_by_megatron():
     assert read is not None
     told = [read.settings[key] for key in ("trainer_backend", "tp", "cp", "pp", "max_total_len", "gpus_per_node")]
     assert told == ["megatron", 4, 2, None, 4096, 8]
+
+
+OLD = """
+actor_rollout_ref:
+  model: {path: none, enable_gradient_checkpointing: false}
+  actor: {ppo_micro_batch_size: 64, ppo_max_token_len_per_gpu: 9000, strategy: null}
+"""
+
+
+def _tree(folder, text):
+    place = folder / "verl" / "trainer" / "config"
+    place.mkdir(parents=True)
+    (folder / "pyproject.toml").write_text("")
+    (place / "ppo_trainer.yaml").write_text(text)
+    script = folder / "run.sh"
+    script.write_text("python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen3-4B")
+    read = verl.read(read_script(script))
+    assert read is not None
+    return read
+
+
+def test_the_defaults_of_an_old_copy_in_the_tree_hold(tmp_path):
+    said = _tree(tmp_path, OLD)
+    assert said.value("recompute") is False
+    assert said.value("max_tokens_per_gpu") == 9000
+    assert said.value("model_name") == "Qwen3-4B"
+    assert said.places["recompute"].file == "verl/trainer/config/ppo_trainer.yaml"
+
+
+def test_a_copy_whose_defaults_are_in_groups_is_not_looked_into(tmp_path):
+    said = _tree(tmp_path, "defaults: [actor@actor_rollout_ref.actor: dp_actor, _self_]\n" + OLD)
+    assert said.value("recompute") == "gradient_checkpointing"
+    assert said.value("max_tokens_per_gpu") == 16384
+
+
+def test_what_the_command_says_stands_above_a_copy(tmp_path):
+    _tree(tmp_path, OLD)
+    script = tmp_path / "run.sh"
+    script.write_text(
+        "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen3-4B "
+        "actor_rollout_ref.model.enable_gradient_checkpointing=True"
+    )
+    read = verl.read(read_script(script))
+    assert read is not None
+    assert read.value("recompute") == "gradient_checkpointing"

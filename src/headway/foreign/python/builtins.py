@@ -93,8 +93,23 @@ def path_join(parts: tuple[Any, ...]) -> Any:
     return joined(found)
 
 
+ARGUMENTS = {
+    "fp16": False, "bf16": False, "gradient_checkpointing": False, "deepspeed": None, "fsdp": "", "max_steps": -1,
+    "resume_from_checkpoint": None,
+}  # fmt: skip
+"""Defaults of transformers' `TrainingArguments` by which scripts decide how they load (4.57, `training_args.py`)."""
+
+
+def of_arguments(base: Obj) -> dict[str, Any]:
+    """The defaults that `TrainingArguments` have where nothing is hidden; none for other objects."""
+    mine = base.last in ("TrainingArguments", "Seq2SeqTrainingArguments") and HIDDEN not in base.kwargs
+    return ARGUMENTS if mine else {}
+
+
 def attribute(base: Obj, name: str) -> Any:
     """An attribute of a library's object that is told by how it was made; MISSING for others."""
+    if name in (defaults := of_arguments(base)):
+        return defaults[name]
     if base.last == "Path" and base.args and name in ("name", "stem", "parent", "suffix"):
         whole = path_join(tuple(base.args))
         if not isinstance(whole, str):
@@ -230,7 +245,7 @@ def function(state: State, path: str, args: list[Any], kwargs: dict[str, Any], a
 
         return json.dumps(args[0])[:LONGEST_TEXT]
     if path == "dataclasses.asdict" and args and isinstance(args[0], Obj):
-        return {**args[0].kwargs, **args[0].attrs}
+        return {**of_arguments(args[0]), **args[0].kwargs, **args[0].attrs}
     if path in ("copy.deepcopy", "copy.copy", "typing.cast") and args:
         return args[-1]
     if path in ("re.search", "re.match", "re.fullmatch") and len(args) == 2 and not kwargs:
@@ -240,8 +255,10 @@ def function(state: State, path: str, args: list[Any], kwargs: dict[str, Any], a
     if not path.startswith("builtins."):
         return MISSING
     name = path.removeprefix("builtins.")
-    if name == "len" and args == [Ref("sys.argv")] and not reason(state.arguments):
-        return 1 + len(state.arguments)
+    if name == "len" and args == [Ref("sys.argv")]:
+        plain = [each for each in state.arguments if isinstance(each, str)]
+        if len(plain) > 1 or not reason(state.arguments):  # scripts ask whether there is none, or a file alone
+            return 1 + len(state.arguments)
     if name in OVER_ONE and len(args) == 1 and not kwargs:
         return lift(lambda each: _over_one(name, each), args[0])
     if name in SEVERAL:
@@ -282,7 +299,7 @@ OVER_ONE = frozenset({
 
 def _over_one(name: str, value: Any) -> Any:
     if name == "vars" and isinstance(value, Obj):
-        return {**value.kwargs, **value.attrs}
+        return {**of_arguments(value), **value.kwargs, **value.attrs}
     if name == "str" and isinstance(value, Obj) and value.last == "Path":
         return path_join(tuple(value.args))
     if name == "str" and isinstance(value, Text):

@@ -134,6 +134,8 @@ class Expressions:
 
     def attribute(self, base: Any, name: str, node: ast.AST, scope: Scope) -> Any:
         """An attribute of one value."""
+        if isinstance(base, Ref) and name == "is_floating_point" and base.path.startswith("torch."):
+            return "float" in base.last
         if isinstance(base, Ref):
             return Ref(f"{base.path}.{name}")
         if isinstance(base, Unknown):

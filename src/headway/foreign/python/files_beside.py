@@ -37,7 +37,8 @@ def module(name: str, level: int, script: Path, root: Path | None) -> Path | Non
     folder = script.resolve().parent
     for _ in range(max(0, level - 1)):
         folder = folder.parent
-    folders = [folder] if level else [folder, root, root / "src"]
+    above = [each for each in folder.parents if root in each.parents]
+    folders = [folder] if level else [folder, *above, root, root / "src"]
     for start in folders:
         for path in (
             start.joinpath(*parts).with_suffix(".py") if parts else None,

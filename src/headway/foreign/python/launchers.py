@@ -90,6 +90,13 @@ def _model_arguments(name: Any, script: str, state: State, notes: list[str]) -> 
     return ()
 
 
+def printed(name: str, script: Path, root: Path) -> str:
+    """A model's arguments as one line, for a script of the repository; empty where they are not all known."""
+    items = _model_arguments(name, str(script), State(root), [])
+    texts = [item.text if isinstance(item, Word) else None for item in items]
+    return " ".join(text for text in texts if text) if all(texts) else ""
+
+
 def _placed(items: tuple[Item, ...], text: str) -> tuple[Item, ...]:
     """The words with the line of the script that their flag is written in, where only one line has it."""
     lines: dict[str, list[int]] = {}

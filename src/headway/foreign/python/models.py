@@ -7,6 +7,7 @@ from headway.foreign.python.values import MISSING, Either, Missing, Obj, Ref, Te
 
 UNSLOTH = ("FastLanguageModel", "FastModel", "FastVisionModel", "FastLlamaModel", "FastQwen2Model", "FastTextModel")
 HEADS = ("AutoModelForSequenceClassification", "AutoModelForTokenClassification")
+SAVED = "the adapter's own files tell its rank"
 Table = dict[str, Any]
 Places = dict[str, tuple[str, int]]
 
@@ -28,6 +29,14 @@ class Found:
         self.table[name] = value
         if at is not None:
             self.places[name] = at
+
+    def take(self, other: "Found") -> None:
+        """All that another says of the same model."""
+        self.table |= other.table
+        self.places |= other.places
+        self.notes += other.notes
+        self.unsloth |= other.unsloth
+        self.kinds |= other.kinds
 
 
 def of_model(value: Any) -> Found:
@@ -53,6 +62,12 @@ def joined(ways: list[Found], why: str) -> Found:
     found = Found()
     for name in dict.fromkeys(name for way in ways for name in way.table):
         found.table[name] = either((way.table.get(name, MISSING) for way in ways), why)
+    ranks = [way.table["lora_r"] for way in ways if isinstance(way.table.get("lora_r"), int)]
+    others = [way.table["lora_r"] for way in ways if isinstance(way.table.get("lora_r"), Unknown)]
+    if ranks and others and all(each.why.endswith(SAVED) for each in others):
+        # one way goes on with an adapter that an earlier run of the same script has made
+        found.table["lora_r"] = either(ranks, why)
+        found.notes.append(f"lora_r = {max(ranks)}, also where an adapter is loaded that a run has saved: {why}")
     for way in ways:
         found.places |= way.places
         found.notes += way.notes
@@ -65,38 +80,55 @@ def _made(found: Found, made: Obj, depth: int) -> None:
     """The calls that made a model, the innermost first."""
     if depth > 12:
         return
-    base = next((each for each in (made.kwargs.get("model"), *made.args) if isinstance(each, Obj)), None)
+    base = next((each for each in (made.kwargs.get("model"), *made.args) if isinstance(each, Obj | Either)), None)
     last, owner = made.last, made.path.rpartition(".")[0].rpartition(".")[2]
     if last in ("from_pretrained", "from_config"):
         if owner.startswith("Peft"):
             if base is not None:
-                _made(found, base, depth + 1)
+                _below(found, base, depth + 1)
             at = (made.file, made.line)
             found.put("use_peft", True, at)
-            found.put("lora_r", Unknown(f"{made.file} line {made.line}: the adapter's own files tell its rank"), at)
+            found.put("lora_r", Unknown(f"{made.file} line {made.line}: {SAVED}"), at)
             return
         _loaded(found, made, owner)
     elif last == "get_peft_model" and owner in UNSLOTH:
         if base is not None:
-            _made(found, base, depth + 1)
+            _below(found, base, depth + 1)
         _unsloth_adapter(found, made)
     elif last in ("get_peft_model", "PeftModel", "PeftModelForCausalLM"):
         if base is not None:
-            _made(found, base, depth + 1)
+            _below(found, base, depth + 1)
         config = made.kwargs.get("peft_config", made.args[1] if len(made.args) > 1 else MISSING)
         of_adapter(found, config)
     elif last == "prepare_model_for_kbit_training":
         if base is not None:
-            _made(found, base, depth + 1)
-        found.put("kbit_prepared", True, (made.file, made.line))
+            _below(found, base, depth + 1)
+        if "gptq" not in found.kinds:  # whose other parameters PEFT leaves as they are
+            found.put("kbit_prepared", True, (made.file, made.line))
         if made.kwargs.get("use_gradient_checkpointing", True) is not False:
             found.put("gradient_checkpointing", True, (made.file, made.line))
     elif base is not None:
-        _made(found, base, depth + 1)
+        _below(found, base, depth + 1)
     else:
         why = f"{made.file} line {made.line}: what {made.last or 'it'}() gives is known only when it runs"
         found.put("model_name_or_path", Unknown(why), None)
     _called(found, made)
+
+
+def _below(found: Found, base: Obj | Either, depth: int) -> None:
+    """The model that an adapter or a change is put on, which may be one of several."""
+    if isinstance(base, Obj):
+        _made(found, base, depth)
+        return
+    ways = []
+    for each in base.options:
+        way = Found()
+        if isinstance(each, Obj):
+            _made(way, each, depth + len(base.options))  # so that ways of ways come to an end
+        else:
+            way = of_model(each)
+        ways.append(way)
+    found.take(joined(ways, base.why))
 
 
 def _called(found: Found, made: Obj) -> None:
@@ -124,6 +156,9 @@ def _loaded(found: Found, made: Obj, owner: str) -> None:
     name = next((said[each] for each in names if each in said), made.args[0] if made.args else MISSING)
     if isinstance(name, Obj) and name.last == "from_pretrained" and name.args:
         name = name.args[0]
+    if isinstance(name, Obj) and name.last == "snapshot_download":  # of the hub's or ModelScope's: a folder of it
+        asked = [*name.args, *(name.kwargs.get(each, MISSING) for each in ("repo_id", "model_id"))]
+        name = next((each for each in asked if isinstance(each, str | Text | Unknown | Either)), name)
     if isinstance(name, Obj) and name.last == "Path":
         from headway.foreign.python.builtins import path_join
 
@@ -196,6 +231,10 @@ def _unsloth_adapter(found: Found, made: Obj) -> None:
             found.put(ours, said[theirs], made.places.get(theirs, where))
 
 
+PACKED = ("GPTQConfig", "AwqConfig", "AutoRoundConfig")
+"""Configurations of weights that are packed already, in 4 bits unless they say otherwise."""
+
+
 def quantization(found: Found, config: Any, at: tuple[str, int] | None) -> None:
     """A `BitsAndBytesConfig`, or None."""
     if isinstance(config, Either):
@@ -207,11 +246,22 @@ def quantization(found: Found, config: Any, at: tuple[str, int] | None) -> None:
         both = joined(ways, config.why)
         for name, value in both.table.items():
             found.put(name, value, both.places.get(name, at))
+        found.kinds |= both.kinds
+        found.notes += both.notes
     elif isinstance(config, Unknown | Text):
         for name in ("load_in_4bit", "load_in_8bit"):
             found.put(name, Unknown(config.why), at)
     elif isinstance(config, Obj) and config.last == "get_quantization_config" and config.args:
         of_arguments(found, config.args[0])
+    elif isinstance(config, Obj) and config.last in PACKED:
+        bits = config.get("bits")
+        bits = 4 if isinstance(bits, Missing) and not config.args else config.args[0] if config.args else bits
+        for size in (4, 8):
+            found.put(
+                f"load_in_{size}bit", Unknown(bits.why) if isinstance(bits, Unknown | Either) else bits == size, at
+            )
+        found.kinds |= {"gptq"} if config.last == "GPTQConfig" else set()
+        found.notes.append(f"weights of {config.last} are planned as bitsandbytes packs as many bits")
     elif isinstance(config, Obj):
         for name in ("load_in_4bit", "load_in_8bit"):
             found.put(name, config.get(name), config.places.get(name, at))

@@ -250,6 +250,8 @@ def filled(
     if base is not None:
         kwargs = said | {name: converted(words, types.get(name, "")) for name, words in given.items()}
     made = run.make(cls, [], kwargs, (COMMAND, 1))
+    for name, value in made.kwargs.items() if isinstance(made, Obj) else ():
+        run.state.length(name, value, *made.places.get(name, (COMMAND, 1)))
     if isinstance(made, Obj) and hidden:
         made.kwargs |= {
             name: either((made.kwargs[name], Unknown(hidden)), hidden) for name in names
@@ -396,6 +398,7 @@ def _namespace(run: "Statements", parser: Obj) -> Obj:
         dest = kwargs.get("dest") or long[0].lstrip("-").replace("-", "_")
         if isinstance(dest, str):
             made.attrs[dest] = _argument(args, kwargs, given, plain, hidden, where)
+            run.state.length(dest, made.attrs[dest], parser.file, line)
             made.places[dest] = (parser.file, line)
     return made
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from headway.foreign.python.values import MISSING, Either, Func, Obj, Scope, Unknown, either, same
+from headway.foreign.python.values import MISSING, Either, Func, Obj, Scope, Unknown, either, options, same
 
 MOST_STEPS = 300_000
 MOST_SECONDS = 2.0
@@ -17,6 +17,13 @@ MOST_FORKS = 160
 
 class StoppedError(Exception):
     """Reading a script took more steps or time than it may."""
+
+
+LENGTHS = frozenset({
+    "max_length", "max_seq_length", "model_max_length", "block_size", "cutoff_len", "max_seq_len", "context_length",
+    "max_len", "seq_len", "seq_length", "max_source_length", "max_target_length", "source_max_len", "target_max_len",
+})  # fmt: skip
+"""Names that scripts give to the length to which they cut their data."""
 
 
 class Event(Struct, frozen=True):
@@ -46,6 +53,8 @@ class State(Struct):
     """Names of libraries that the script uses and does not import."""
     ended: str = ""
     """Where the script ends by itself, by an error or an exit."""
+    lengths: dict[str, tuple[int, str, int]] = field(default_factory=dict)
+    """Numbers of tokens by the names that lengths have, with file and line: of flags, fields and parameters."""
     steps: int = MOST_STEPS
     forks: int = MOST_FORKS
     depth: int = 0
@@ -63,6 +72,11 @@ class State(Struct):
         """Something that was assumed."""
         if len(self.notes) < 40:
             self.notes[text] = None
+
+    def length(self, name: str, value: Any, file: str, line: int) -> None:
+        """A name that has a value: kept where it is that of a length."""
+        if name.lower() in LENGTHS and type(value) is int and 0 < value < 10**7:
+            self.lengths[name.lower()] = (value, file, line)
 
     def event(self, kind: str, what: Any, file: str, line: int) -> None:
         """Something happens."""
@@ -195,9 +209,32 @@ def merge(one: Any, other: Any, why: str, memo: dict[int, Obj]) -> Any:
         return _tables(one, other, why, memo, absent=True)
     if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
         return [merge(*pair, why, memo) for pair in zip(one, other, strict=True)]
-    if isinstance(one, Unknown) or isinstance(other, Unknown):
-        known_one, known_other = (value for value in (one, other))
-        if isinstance(known_one, Unknown) and isinstance(known_other, Unknown):
-            return one
-        return either((one, other), why)
+    if isinstance(one, Unknown) and isinstance(other, Unknown):
+        return one
+    if isinstance(one, tuple) and isinstance(other, tuple) and _twins(one, other):
+        return tuple(merge(*pair, why, memo) for pair in zip(one, other, strict=True))
+    if isinstance(one, Either) or isinstance(other, Either):
+        return _several(one, other, why, memo)
     return one if same(one, other) else either((one, other), why)
+
+
+def _several(one: Any, other: Any, why: str, memo: dict[int, Obj]) -> Any:
+    """One of several values on one way or both: what is the same object on both ways counts once."""
+    found = list(options(one))
+    for each in options(other):
+        twin = next((place for place, known in enumerate(found) if _twins(known, each)), None)
+        if twin is None:
+            found.append(each)
+        else:
+            found[twin] = merge(found[twin], each, why, memo)
+    before = next(each for each in (one, other) if isinstance(each, Either))
+    return either(found, before.why if len(found) == len(before.options) else why)
+
+
+def _twins(one: Any, other: Any) -> bool:
+    """Whether two values are one on two ways of a script: copies of an object, or rows of such."""
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(_twins, one, other))
+    if isinstance(one, Obj) and isinstance(other, Obj):
+        return one.serial == other.serial
+    return same(one, other)

@@ -154,6 +154,7 @@ class Statements(Expressions):
         """Set what stands on the left of `=`."""
         if isinstance(target, ast.Name):
             scope.names[target.id] = value
+            self.state.length(target.id, value, scope.file, target.lineno)
         elif isinstance(target, ast.Tuple | ast.List):
             self._spread(target, value, scope)
         elif isinstance(target, ast.Attribute):
@@ -164,6 +165,8 @@ class Statements(Expressions):
             self._put_item(target, value, scope)
 
     def _spread(self, target: ast.Tuple | ast.List, value: Any, scope: Scope) -> None:
+        if isinstance(value, Either):
+            value = _across(value, len(target.elts))
         rows = value if isinstance(value, list | tuple) else None
         fits = rows is not None and len(rows) == len(target.elts) and not _starred(target.elts)
         for place, each in enumerate(target.elts):
@@ -377,6 +380,8 @@ class Statements(Expressions):
             return Unknown(f"{file} line {line}: functions call each other too deep")
         inner = Scope(file, func.scope)
         inner.names.update(parsers.bound(self, func, args, kwargs, f"{file} line {node.lineno}"))
+        for name, given in inner.names.items():
+            self.state.length(name, given, file, node.lineno)
         self.state.scopes.append(inner)
         self.state.depth += 1
         try:
@@ -450,6 +455,20 @@ def _takes(base: Any, key: Any) -> bool:
     if isinstance(base, dict):
         return isinstance(key, str | int | bool | None)
     return isinstance(base, list) and isinstance(key, int) and -len(base) <= key < len(base)
+
+
+def _across(value: Either, size: int) -> Any:
+    """One of several rows of values -> a row of one of several; itself where they are no rows of that length.
+
+    >>> _across(Either((("a", 1), ("b", 1)), "depends on x"), 2)
+    (Either(options=('a', 'b'), why='depends on x'), 1)
+    """
+    rows = [each for each in value.options if not isinstance(each, Obj)]
+    if not all(isinstance(each, list | tuple) and len(each) == size for each in rows) or len(rows) < 1:
+        return value
+    if len(rows) < len(value.options):
+        return value
+    return tuple(either((row[place] for row in rows), value.why) for place in range(size))
 
 
 def _goes_on(end: _EndedError | None) -> bool:

@@ -10,6 +10,7 @@ from headway.errors import InputError
 from headway.foreign.python import models
 from headway.foreign.python.builtins import HIDDEN
 from headway.foreign.python.heavier import heavier
+from headway.foreign.python.state import LENGTHS as NAMES
 from headway.foreign.python.state import Event
 from headway.foreign.python.statements import Statements
 from headway.foreign.python.values import (
@@ -244,13 +245,30 @@ def _length(run: Statements, made: Made, said: dict[str, Any], top: Scope, tree:
             if word.arg in LENGTHS:
                 value = run.value(word.value, top)
                 found += [(each, node.lineno) for each in options(value) if type(each) is int and 0 < each < 10**7]
-    for name in ("block_size", "max_seq_length", "max_length", "cutoff_len", "context_length", "MAX_LENGTH"):
-        value = top.names.get(name)
-        if not found and type(value) is int and 0 < value < 10**7:
-            found.append((value, made.line))
     if found:
         said["max_length"], line = max(found)
         made.places["max_length"] = (made.file, line)
+        return
+    named = _set_in_functions(tree, made.file) | run.state.lengths
+    for one, two in (("max_source_length", "max_target_length"), ("source_max_len", "target_max_len")):
+        if one in named and two in named:
+            (first, file, line), (second, *_) = named.pop(one), named.pop(two)
+            named[one] = (first + second, file, line)
+    if named:
+        said["max_length"], file, line = max(named.values(), key=lambda each: each[0])
+        made.places["max_length"] = (file, line)
+
+
+def _set_in_functions(tree: ast.Module, file: str) -> dict[str, tuple[int, str, int]]:
+    """Lengths that functions set for themselves which only the data's `map` calls: `MAX_LENGTH = 384`."""
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            name, value = node.targets[0].id.lower(), node.value
+            number = value.value if isinstance(value, ast.Constant) else None
+            if name in NAMES and type(number) is int and 0 < number < 10**7:
+                found[name] = (number, file, node.lineno)
+    return found
 
 
 def _more_models(made: Made, trainer: Obj) -> None:

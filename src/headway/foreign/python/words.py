@@ -7,6 +7,8 @@ from headway.foreign.python.values import Either, Missing, Text, Unknown, option
 from headway.foreign.shell.values import Choice, Gap, Hole, Item, Origin, Word, join
 
 BLANK = " \t\n"
+ONE_WORD = frozenset({"RANDOM", "SRANDOM", "SECONDS", "UID", "EUID", "PPID", "HOME", "USER", "HOSTNAME", "PWD", "$"})
+"""Variables of the shell that are one word, whatever it is: no flag hides in them."""
 
 
 def items_of(value: Any, at: Origin) -> tuple[Item, ...]:
@@ -103,4 +105,7 @@ def value_of(item: Item) -> Any:
     if item.text is not None:
         return item.text
     parts = tuple(part if isinstance(part, str) else Unknown(part.why) for part in item.parts)
-    return parts[0] if len(parts) == 1 else Text(parts)
+    one = item.parts[0] if len(parts) == 1 else None
+    if one is not None and not (isinstance(one, Hole) and one.name in ONE_WORD):
+        return parts[0]
+    return Text(parts)

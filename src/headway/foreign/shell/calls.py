@@ -298,10 +298,24 @@ def external(run: "Evaluator", call: Call) -> Outcome:
         text = None
         if all(isinstance(item, Word) for item in call.arguments):
             text = printed.printed(call.name, call.words, run.piped, run.state)
+            text = _model_arguments(run, call) if text is None else text
         run.state.write(text if text is not None else _asked(run, call))
     if call.name in printed.PRINTS:
         return DONE
     return Outcome("", Maybe(f"depends on what {call.name or 'a command'} returns"), call.name or "command")
+
+
+def _model_arguments(run: "Evaluator", call: Call) -> Word | None:
+    """What Miles's `model_args_utils.py NAME` prints: the model's arguments, of a file of its repository."""
+    texts = [word.text or "" for word in call.words]
+    if not call.name.startswith("python") or len(texts) != 2 or run.script is None or run.root is None:
+        return None
+    if texts[0].rpartition("/")[2] != "model_args_utils.py":
+        return None
+    from headway.foreign.python.launchers import printed
+
+    found = printed(texts[1], run.script, run.root)
+    return known(found, call.at) if found else None
 
 
 def _asked(run: "Evaluator", call: Call) -> Word:

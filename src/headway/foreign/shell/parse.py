@@ -57,14 +57,17 @@ class Unit(Struct, frozen=True):
 MOST_REPAIRS = 8
 PID = re.compile(rb"\$\$(?=\w)")
 """`$$` with a letter behind it."""
+COMMENT = re.compile(rb"(?<![^ \t\n])`#[^`\n]*`(?=[ \t\n]|$)")
+"""A comment among the words of a command: a substitution that holds nothing else, and gives no word."""
 
 
 def parse(text: str, file: str, line: int = 1, *, exact: bool = True) -> Unit:
-    """The tree of a text, where the grammar's three known slips are mended.
+    """The tree of a text, where the grammar's four known slips are mended.
 
     Words of an array over which it stumbles are hidden from it. Two assignments on a line are to it the beginning of
     the command on the next one, so a semicolon takes the place of the blank or newline behind them. A word with `$$`
-    in it ends for it before the next variable, so letters take its place.
+    in it ends for it before the next variable, so letters take its place. A comment in backquotes runs for it to the
+    end of the line; blanks take its place.
 
     >>> parse("A=(--tp 4)", "run.sh").tree.root_node.children[0].type
     'variable_assignment'
@@ -72,10 +75,10 @@ def parse(text: str, file: str, line: int = 1, *, exact: bool = True) -> Unit:
     ['variable_assignments', ';', 'command']
     """
     data = text.encode(errors="replace")
-    seen = bytearray(PID.sub(b"__", data))
+    seen = bytearray(_plain(data))
     tree = _parser().parse(bytes(seen))
     if tree.root_node.has_error:
-        plain = PID.sub(b"__", _without_arrays(text).encode(errors="replace"))
+        plain = _plain(_without_arrays(text).encode(errors="replace"))
         if plain != seen and _errors((again := _parser().parse(plain)).root_node) < _errors(tree.root_node):
             tree, seen = again, bytearray(plain)
     for _ in range(MOST_REPAIRS):
@@ -87,6 +90,11 @@ def parse(text: str, file: str, line: int = 1, *, exact: bool = True) -> Unit:
         tree = _parser().parse(bytes(seen))
     breaks = tuple(match.start() for match in re.finditer(b"\n", data))
     return Unit(file, data, tree, breaks, line, exact)
+
+
+def _plain(data: bytes) -> bytes:
+    """The text as the grammar reads it rightly, of the same size."""
+    return COMMENT.sub(lambda found: b" " * len(found[0]), PID.sub(b"__", data))
 
 
 def _run_on(root: Node, data: bytes) -> Iterator[int]:

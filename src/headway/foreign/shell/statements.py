@@ -275,7 +275,13 @@ def _while(run: Evaluator, node: Node) -> Outcome:
         return DONE
     test = [child for child in node.children[1:] if child.id != body.id]
     until = bool(node.children) and node.children[0].type == "until"
-    return run.rounds(body, lambda: negated(run.condition(test)) if until else run.condition(test))
+
+    def goes_on() -> Status:
+        found = negated(run.condition(test)) if until else run.condition(test)
+        over = isinstance(found, Maybe) and found.name.isdigit() and found.lean is False
+        return False if over else found  # `while [ "$1" != "" ]` goes through arguments, of which there are no more
+
+    return run.rounds(body, goes_on)
 
 
 def _function(run: Evaluator, node: Node) -> Outcome:
