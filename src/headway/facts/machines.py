@@ -197,8 +197,8 @@ def said(name: str) -> tuple[str, ...]:
     match = _parts(_plain(name))
     kind = match[3] if match else ""
     if kind in _PLAIN:
-        row = table()[_PLAIN[kind]]
-        return (f"machine {name}: {kind} is taken to be the one of {row.size} GB, {row.name}",)
+        taken = table()[_PLAIN[kind]]
+        return (f"machine {name}: {kind} is taken to be the one of {taken.size} GB, {taken.name}",)
     row = _row(kind)
     if row is None:
         return ()
