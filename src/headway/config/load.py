@@ -72,6 +72,17 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
     return resolved
 
 
+def as_written(path: Path) -> RunSpec:
+    """The RunSpec in a file as it stands there: nothing is resolved, and no file that it names need be there.
+
+    InputError with every problem found.
+    """
+    spec, _, faults = _validate(_read(path))
+    if faults:
+        raise InputError(*faults)
+    return spec
+
+
 def dump(spec: RunSpec) -> str:
     """The RunSpec as TOML, every key with its value. `load` of it gives an equal RunSpec."""
     return tomli_w.dumps(_plain(spec.model_dump(exclude_none=True)))
