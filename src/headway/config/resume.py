@@ -14,7 +14,6 @@ from headway.config.accept import Accept
 from headway.config.sections import RunSpec
 from headway.errors import InputError
 
-
 FREE_SECTIONS = frozenset({"memory", "guard", "output", "eval"})
 FREE_KEYS = frozenset(
     {
@@ -54,7 +53,7 @@ class Change(Struct, frozen=True):
 class Content(Struct, frozen=True):
     """What the paths of a RunSpec lead to: SHA-256 by file name, and of the problems as the model sees them.
 
-    `model` holds config, weights and tokenizer, nothing for random weights; `reward` the source files of a `function`;
+    `model` holds config, weights and tokenizer, nothing for random weights; `reward` the source files of a function;
     `files` name and SHA-256 of data.file and eval.file by key. `train` and `held_out` are digests of the problems;
     `held` is `eval.problems` at the start of the run where they are taken from the training source, else 0.
 

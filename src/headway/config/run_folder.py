@@ -15,8 +15,8 @@ RUNSPEC = "runspec.toml"
 def load_run(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
     """`load`, where `path` may also be the folder of a run, or the runspec.toml in it.
 
-    The folder is then the run's `output.dir`. A file or folder of the RunSpec that is no longer in its place is looked
-    for where it lay as seen from the folder, as after both were moved together; an override is stronger.
+    The folder is then the run's `output.dir`. A file or folder of the RunSpec that is no longer in its place is
+    looked for where it lay as seen from the folder, as after both were moved together; an override is stronger.
     """
     folder = run_folder(path)
     if folder is None:

@@ -34,8 +34,9 @@ class Progress:
 
     `step` counts finished steps; `updates` the optimizer steps done inside the step under way, whose `rollout` is
     kept with its old and reference log-probs so that a resume goes on with the same tokens. `optimizer_steps` and
-    `seconds` count over the whole run, resumes included. `smaller` has what memory made smaller, by its key; `changes`
-    what resumes changed: `step`, the first with it, `key`, `before`, `now`, and `file` where a file has other content.
+    `seconds` count over the whole run, resumes included. `smaller` has what memory made smaller, by its key.
+    `changes` has what resumes changed: `step`, the first with it, `key`, `before`, `now`, and `file` where a file has
+    other content.
     """
 
     step: int = 0
@@ -144,8 +145,8 @@ def _state(folder: Path) -> dict[str, Any]:
         state: dict[str, Any] = json.loads((folder / "state.json").read_text())
         if state["format"] != FORMAT:
             raise InputError(
-                f"checkpoint {folder} has format {state['format']}, and this version of headway reads format {FORMAT}; "
-                "resume it with the version that wrote it, or set output.dir to a new directory"
+                f"checkpoint {folder} has format {state['format']}, and this version of headway reads format "
+                f"{FORMAT}; resume it with the version that wrote it, or set output.dir to a new directory"
             )
         _ = state["files"], state["step"], state["identity"]
     except FileNotFoundError:

@@ -5,6 +5,7 @@ import json
 import re
 from pathlib import Path
 
+from headway.config import adapter
 from headway.config.resume import Content
 from headway.config.sections import EvalSection, RunSpec
 from headway.config.source import ModelSource, weight_files
@@ -18,18 +19,18 @@ TOKENIZER = (
 """What decides how text becomes tokens, and which token ends an answer."""
 
 _BLOB = re.compile(r"[0-9a-f]{64}")
-_NOT_OF_THE_MODEL = ("transformers_version", "_name_or_path")
+_NOT_OF_THE_MODEL = ("transformers_version", "_name_or_path", "base_model_name_or_path", "peft_version")
 
 
-def content_of(spec: RunSpec, source: ModelSource, problems: ProblemSet, held: int) -> Content:
-    """The content of a run whose model is prepared and whose problems are read; `held` as `Content` has it."""
+def content_of(spec: RunSpec, model: dict[str, str], problems: ProblemSet, held: int) -> Content:
+    """The content of a run whose problems are read. `model` is of `model_digests`; `held` as `Content` has it."""
     files = {
         key: (file.name, sha256(file))
         for key, file in (("data.file", spec.data.file), ("eval.file", spec.eval.file))
         if file is not None
     }
     return Content(
-        model_digests(source),
+        model,
         reward_digests(spec),
         files,
         digest_of(problems.train),
@@ -49,6 +50,9 @@ def model_digests(source: ModelSource) -> dict[str, str]:
     if source.kind == "random" or source.folder is None:
         return {}
     digests = {}
+    if source.adapter is not None:
+        digests[adapter.CONFIG] = _config_digest(source.adapter / adapter.CONFIG)
+        digests[adapter.WEIGHTS] = sha256(source.adapter / adapter.WEIGHTS)
     if source.kind != "package":
         digests["config.json"] = _config_digest(source.folder / "config.json")
         digests |= {name: sha256(source.folder / name) for name in TOKENIZER if (source.folder / name).is_file()}

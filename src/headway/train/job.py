@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from headway.config.accept import Accept
+from headway.config.adapter import problems as problems_of_adapter
 from headway.config.sections import RunSpec
 from headway.config.source import ModelSource
 from headway.errors import HeadwayError, InputError
@@ -33,16 +34,17 @@ from headway.rollout.rewards import Scorer, make_scorer
 from headway.rollout.samples import Sample
 from headway.train import checkpoint
 from headway.train.checkpoint import Progress
-from headway.train.content import content_of, held_at_start
+from headway.train.content import content_of, held_at_start, model_digests
 from headway.train.device import CudaMeter
 from headway.train.failures import Failure, PoolState, give_back, naming_failures, pool_state
 from headway.train.guard import Guarded, Watch, action_line
-from headway.train.lora import add_adapters
+from headway.train.lora import add_adapters, fill_adapters
 from headway.train.memory import trim
 from headway.train.metrics import Writers
 from headway.train.model import LoadedModel, load, set_checkpointing
 from headway.train.optim import AdamW
 from headway.train.output import RunFolder, append
+from headway.train.record import check_base
 from headway.train.resume import last_of, mark_of, problems_of, restore
 from headway.train.smaller import CAP, KV_BUDGET, sentence, smaller, still, value_of
 from headway.train.stop import Stop
@@ -259,19 +261,21 @@ def open_job(
             folders = () if spec.reward.folder is None else (spec.reward.folder,)
             scorer = stack.enter_context(closing(make_scorer(spec.reward, spec.data, folders, folder.reward_log)))
             watch.rewards = scorer.pids
-            loaded = load(source, spec.model, device, spec.train.seed)
+            digests = model_digests(source)
+            check_base(source, digests)
+            loaded = load(source, spec.model, device, spec.train.seed, merge_adapter=spec.lora is None)
             reference = _frozen_copy(source, spec, device)
             before = last_of(folder)
             problems = problems_of(spec.data, spec.eval, loaded.tokenizer, spec.train.seed, before)
             longest_answer = _check(problems, loaded, spec)
             scorer.check((*problems.train, *problems.held_out))
-            model = _trainable(loaded, spec)
+            model = _trainable(loaded, spec, source.adapter)
             trainable = {name: value for name, value in model.named_parameters() if value.requires_grad}
             optimizer = AdamW(
                 trainable, betas=spec.train.betas, eps=spec.train.eps, weight_decay=spec.train.weight_decay
             )
             held = held_at_start(spec.eval) if before is None else before.content.held
-            content = content_of(spec, source, problems, held)
+            content = content_of(spec, digests, problems, held)
             progress = restore(folder, spec, content, accepted, trainable, optimizer, view)
             progress.smaller = still(progress.smaller, spec)
             for key in progress.smaller:
@@ -291,8 +295,8 @@ def open_job(
             spec=spec, machine=machine, folder=folder, model=model, tokenizer=loaded.tokenizer, reference=reference,
             engine=engine, scorer=scorer, problems=problems, optimizer=optimizer, recorder=recorder, writers=writers,
             view=view, stop=stop, watch=watch, wall=_wall(spec, device, recorder, scorer),
-            longest_answer=longest_answer, longest_allowed=longest_allowed, progress=progress, mark=mark_of(spec, content),
-            seconds_before=progress.seconds, opened_at=time.monotonic(),
+            longest_answer=longest_answer, longest_allowed=longest_allowed, progress=progress,
+            mark=mark_of(spec, content), seconds_before=progress.seconds, opened_at=time.monotonic(),
             how=Pass(spec.rollout.temperature or 1.0, spec.train.logprob_chunk, cap, pad or 0, device),
         )  # fmt: skip
 
@@ -315,8 +319,16 @@ def closing(thing: Any) -> Iterator[Any]:
         thing.close()
 
 
-def _trainable(loaded: LoadedModel, spec: RunSpec) -> nn.Module:
-    model = loaded.model if spec.lora is None else add_adapters(loaded.model, spec.lora, spec.train.seed)
+def _trainable(loaded: LoadedModel, spec: RunSpec, adapter: Path | None) -> nn.Module:
+    model: nn.Module = loaded.model
+    if spec.lora is not None:
+        adapted = add_adapters(loaded.model, spec.lora, spec.train.seed)
+        if adapter is not None:
+            wrong = problems_of_adapter(spec.model.path, adapter, loaded.shape.family, spec.lora)
+            if wrong:
+                raise InputError(*wrong)
+            fill_adapters(adapted, adapter)
+        model = adapted
     set_checkpointing(model, spec.train.checkpointing)
     model.train()
     return model

@@ -1,4 +1,4 @@
-"""From the last checkpoint into a live run: whether it is this run's, what has changed since, and from which step on."""
+"""From the last checkpoint into a live run: whether it is this run's, what has changed since, and from which step."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -76,8 +76,8 @@ def problems_of(
     if evaluation.file is None and evaluation.problems > held:
         raise InputError(
             f"eval.problems = {evaluation.problems}: {held or 'no'} problems were held out when the run began, and "
-            f"training may have seen the others; set {'at most ' if held else ''}{held}, or set eval.file to problems "
-            "of its own"
+            f"training may have seen the others; set {'at most ' if held else ''}{held}, or set eval.file to "
+            "problems of its own"
         )
     if not held:
         return load_problems(data, evaluation, tokenizer, seed)

@@ -5,10 +5,11 @@ import shutil
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from headway.config.load import dump
 from headway.config.accept import Accept
+from headway.config.load import dump
 from headway.config.sections import RunSpec
 from headway.config.source import ModelSource
 from headway.errors import InputError
@@ -20,6 +21,7 @@ from headway.train.guard import Guarded
 from headway.train.job import Job, View, final_folder, open_job
 from headway.train.model import prepare, save_model
 from headway.train.output import RunFolder, write_text
+from headway.train.record import record_of
 from headway.train.resume import claim
 from headway.train.stop import Stop, on_signals
 
@@ -55,7 +57,13 @@ def run(
             write_text(folder.plan, plan_json)
             reason = loop.train(job)
             if reason == "finished":
-                final_folder(job, save_model)
+                digests, step = job.mark["content"]["model"], job.progress.step
+
+                def save(model: Any, tokenizer: Any, to: Path) -> None:
+                    record = record_of(source, digests, step, to, adapter=spec.lora is not None)
+                    save_model(model, tokenizer, to, record)
+
+                final_folder(job, save)
             else:
                 view.message(f"{reason}: saved after step {job.progress.step}; the same command resumes the run")
             summary = summarise(job, reason, ledger)
