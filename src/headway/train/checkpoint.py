@@ -24,7 +24,7 @@ from headway.errors import HeadwayError, InputError
 from headway.rollout.samples import Sample
 from headway.train.smaller import Smaller
 
-FORMAT = 1
+FORMAT = 2
 _NAME = re.compile(r"step-(\d{6,})")
 
 
@@ -35,6 +35,8 @@ class Progress:
     `step` counts finished steps; `updates` the optimizer steps done inside the step under way, whose `rollout` is
     kept with its old and reference log-probs so that a resume goes on with the same tokens. `optimizer_steps` and
     `seconds` count over the whole run, resumes included. `smaller` has what memory made smaller, by its key.
+    `changes` has what resumes changed: `step`, the first with it, `key`, `before`, `now`, and `file` where a file has
+    other content.
     """
 
     step: int = 0
@@ -46,6 +48,7 @@ class Progress:
     ref_logprobs: tuple[tuple[float, ...], ...] | None = None
     sums: dict[str, float] = field(default_factory=dict)
     smaller: dict[str, Smaller] = field(default_factory=dict)
+    changes: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -131,18 +134,32 @@ def sweep(root: Path) -> None:
                 path.rename(target)
 
 
-def load(folder: Path) -> Loaded:
-    """Check and read a checkpoint's state. InputError names what is torn or foreign."""
+def identity_of(folder: Path) -> tuple[int, dict[str, Any]]:
+    """The step of a checkpoint and whose it is; its other files are not looked at. InputError as `load`."""
+    state = _state(folder)
+    return state["step"], state["identity"]
+
+
+def _state(folder: Path) -> dict[str, Any]:
     try:
-        state = json.loads((folder / "state.json").read_text())
-        files = state["files"]
+        state: dict[str, Any] = json.loads((folder / "state.json").read_text())
         if state["format"] != FORMAT:
-            raise InputError(f"checkpoint {folder}: format {state['format']}, this version reads format {FORMAT}")
-        identity = state["identity"]
+            raise InputError(
+                f"checkpoint {folder} has format {state['format']}, and this version of headway reads format "
+                f"{FORMAT}; resume it with the version that wrote it, or set output.dir to a new directory"
+            )
+        _ = state["files"], state["step"], state["identity"]
     except FileNotFoundError:
         raise InputError(_refusal(folder, "it has no state.json, so headway did not write it")) from None
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(_refusal(folder, f"state.json cannot be read ({error!r})")) from None
+    return state
+
+
+def load(folder: Path) -> Loaded:
+    """Check and read a checkpoint's state. InputError names what is torn or foreign."""
+    state = _state(folder)
+    files, identity = state["files"], state["identity"]
     for name, expected in files.items():
         path = folder / name
         size = path.stat().st_size if path.is_file() else None
@@ -199,6 +216,7 @@ def _progress(raw: dict[str, Any]) -> Progress:
         "rollout": samples,
         "old_logprobs": rows(raw["old_logprobs"]),
         "ref_logprobs": rows(raw["ref_logprobs"]),
+        "changes": tuple(raw.get("changes", ())),
         "smaller": {key: Smaller(**each) for key, each in raw.get("smaller", {}).items()},
     }
     return Progress(**known)

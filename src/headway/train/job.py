@@ -2,7 +2,7 @@
 
 import gc
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,7 +13,8 @@ from msgspec import to_builtins
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from headway.config.resume import changes, identity
+from headway.config.accept import Accept
+from headway.config.adapter import problems as problems_of_adapter
 from headway.config.sections import RunSpec
 from headway.config.source import ModelSource
 from headway.errors import HeadwayError, InputError
@@ -24,7 +25,7 @@ from headway.guard.frame import Action
 from headway.guard.recorder import Recorder
 from headway.plan.ledger import Phase
 from headway.rollout.allocation import asked_bytes, first_line
-from headway.rollout.data import ProblemSet, load_problems
+from headway.rollout.data import ProblemSet
 from headway.rollout.engine import Engine, SamplingParams
 from headway.rollout.hf import HfEngine
 from headway.rollout.inputs import enough
@@ -33,15 +34,18 @@ from headway.rollout.rewards import Scorer, make_scorer
 from headway.rollout.samples import Sample
 from headway.train import checkpoint
 from headway.train.checkpoint import Progress
+from headway.train.content import content_of, held_at_start, model_digests
 from headway.train.device import CudaMeter
 from headway.train.failures import Failure, PoolState, give_back, naming_failures, pool_state
 from headway.train.guard import Guarded, Watch, action_line
-from headway.train.lora import add_adapters
+from headway.train.lora import add_adapters, fill_adapters
 from headway.train.memory import trim
 from headway.train.metrics import Writers
 from headway.train.model import LoadedModel, load, set_checkpointing
 from headway.train.optim import AdamW
 from headway.train.output import RunFolder, append
+from headway.train.record import check_base
+from headway.train.resume import last_of, mark_of, problems_of, restore
 from headway.train.smaller import CAP, KV_BUDGET, sentence, smaller, still, value_of
 from headway.train.stop import Stop
 from headway.train.update import Accumulated, Pass
@@ -236,6 +240,7 @@ def open_job(
     folder: RunFolder,
     view: View,
     stop: Stop,
+    accepted: Collection[Accept] = (),
 ) -> Iterator[Job]:
     """Load everything, resume from the last checkpoint if there is one, and close it all at the end."""
     device = pick_device(spec.memory.device)
@@ -256,18 +261,22 @@ def open_job(
             folders = () if spec.reward.folder is None else (spec.reward.folder,)
             scorer = stack.enter_context(closing(make_scorer(spec.reward, spec.data, folders, folder.reward_log)))
             watch.rewards = scorer.pids
-            loaded = load(source, spec.model, device, spec.train.seed)
+            digests = model_digests(source)
+            check_base(source, digests)
+            loaded = load(source, spec.model, device, spec.train.seed, merge_adapter=spec.lora is None)
             reference = _frozen_copy(source, spec, device)
-            problems = load_problems(spec.data, spec.eval, loaded.tokenizer, spec.train.seed)
+            before = last_of(folder)
+            problems = problems_of(spec.data, spec.eval, loaded.tokenizer, spec.train.seed, before)
             longest_answer = _check(problems, loaded, spec)
             scorer.check((*problems.train, *problems.held_out))
-            model = _trainable(loaded, spec)
+            model = _trainable(loaded, spec, source.adapter)
             trainable = {name: value for name, value in model.named_parameters() if value.requires_grad}
             optimizer = AdamW(
                 trainable, betas=spec.train.betas, eps=spec.train.eps, weight_decay=spec.train.weight_decay
             )
-            mark = identity(spec) | {"data.digest": problems.digest()}
-            progress = _resume(folder, mark, trainable, optimizer, view)
+            held = held_at_start(spec.eval) if before is None else before.content.held
+            content = content_of(spec, digests, problems, held)
+            progress = restore(folder, spec, content, accepted, trainable, optimizer, view)
             progress.smaller = still(progress.smaller, spec)
             for key in progress.smaller:
                 tell_smaller(recorder, view, key, progress, "as before the resume; another value of it ends this")
@@ -286,8 +295,8 @@ def open_job(
             spec=spec, machine=machine, folder=folder, model=model, tokenizer=loaded.tokenizer, reference=reference,
             engine=engine, scorer=scorer, problems=problems, optimizer=optimizer, recorder=recorder, writers=writers,
             view=view, stop=stop, watch=watch, wall=_wall(spec, device, recorder, scorer),
-            longest_answer=longest_answer, longest_allowed=longest_allowed, progress=progress, mark=mark,
-            seconds_before=progress.seconds, opened_at=time.monotonic(),
+            longest_answer=longest_answer, longest_allowed=longest_allowed, progress=progress,
+            mark=mark_of(spec, content), seconds_before=progress.seconds, opened_at=time.monotonic(),
             how=Pass(spec.rollout.temperature or 1.0, spec.train.logprob_chunk, cap, pad or 0, device),
         )  # fmt: skip
 
@@ -310,8 +319,16 @@ def closing(thing: Any) -> Iterator[Any]:
         thing.close()
 
 
-def _trainable(loaded: LoadedModel, spec: RunSpec) -> nn.Module:
-    model = loaded.model if spec.lora is None else add_adapters(loaded.model, spec.lora, spec.train.seed)
+def _trainable(loaded: LoadedModel, spec: RunSpec, adapter: Path | None) -> nn.Module:
+    model: nn.Module = loaded.model
+    if spec.lora is not None:
+        adapted = add_adapters(loaded.model, spec.lora, spec.train.seed)
+        if adapter is not None:
+            wrong = problems_of_adapter(spec.model.path, adapter, loaded.shape.family, spec.lora)
+            if wrong:
+                raise InputError(*wrong)
+            fill_adapters(adapted, adapter)
+        model = adapted
     set_checkpointing(model, spec.train.checkpointing)
     model.train()
     return model
@@ -383,32 +400,6 @@ def _wall(spec: RunSpec, device: torch.device, recorder: Recorder, scorer: Score
     acts = spec.guard.policy != "observe" and not spec.guard.dry
     limit = spec.memory.limit if acts and device.type == "cpu" else None
     return Wall(limit, lambda: recorder.children, scorer.pids)
-
-
-def _resume(
-    folder: RunFolder, mark: dict[str, Any], parameters: dict[str, Tensor], optimizer: AdamW, view: View
-) -> Progress:
-    """Restore the last checkpoint into the live parameters and the optimizer, if there is one.
-
-    InputError where it is torn, foreign, or of a run that learns something else (`mark`).
-    """
-    found = checkpoint.folders(folder.checkpoints)
-    if not found:
-        if folder.metrics.exists():
-            view.message("no checkpoint to resume from: the run starts again at step 0")
-        folder.truncate(0)
-        return Progress()
-    loaded = checkpoint.load(found[-1])
-    other = changes(loaded.identity, mark)
-    if other:
-        raise InputError(
-            f"checkpoint {loaded.folder} is of another run ({'; '.join(other)}); set output.dir to a new directory"
-        )
-    checkpoint.read_parameters(loaded.folder, parameters)
-    optimizer.load_state_dict(checkpoint.read_optimizer(loaded.folder))
-    folder.truncate(loaded.progress.step)
-    view.message(f"resuming from {loaded.folder.name}")
-    return loaded.progress
 
 
 def final_folder(job: Job, write: Callable[[Any, Any, Path], None]) -> Path:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+from msgspec.structs import replace
 from peft import PeftModel
 from safetensors import safe_open
 from torch import Tensor, nn
@@ -24,12 +25,14 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import logging
 
+from headway.config.adapter import Record
 from headway.config.sections import ModelSection
 from headway.config.source import PACKAGED, ModelSource, from_files, packaged, weight_files
 from headway.errors import InputError
 from headway.facts.shapes import ModelShape
 from headway.train.convert import smollm2
-from headway.train.lora import adapter_off
+from headway.train.lora import adapter_off, merged
+from headway.train.record import write_record
 from headway.train.tokenizer import SIZE, byte_tokenizer
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -52,10 +55,14 @@ def prepare(source: ModelSource, progress: Callable[[str], None]) -> ModelSource
     """
     if source.kind == "package":
         assert source.folder is not None
-        return packaged(smollm2(source.folder, progress))
-    if source.kind == "hub":
-        return from_files("hub", source.path, _fetch(source.path, progress))
-    return source
+        found = packaged(smollm2(source.folder, progress))
+    elif source.kind == "hub" and source.folder is None:
+        found = from_files("hub", source.path, _fetch(source.path, progress))
+        if found.adapter is not None:  # an adapter of the hub, whose base may be there too
+            return prepare(found, progress)
+    else:
+        return source
+    return replace(found, adapter=source.adapter)
 
 
 def _fetch(repository: str, progress: Callable[[str], None]) -> Path:
@@ -76,10 +83,13 @@ def _fetch(repository: str, progress: Callable[[str], None]) -> Path:
     return Path(found)
 
 
-def load(source: ModelSource, section: ModelSection, device: torch.device, seed: int) -> LoadedModel:
+def load(
+    source: ModelSource, section: ModelSection, device: torch.device, seed: int, *, merge_adapter: bool = True
+) -> LoadedModel:
     """Load a prepared source in the section's dtype and attention; `seed` decides random weights.
 
-    Peak memory is the weights plus the few tensors being read. InputError where files and config do not agree.
+    An adapter of the source is merged into its base, or left out: `train.lora` puts it in. Peak memory is the weights
+    plus the few tensors being read. InputError where files and config do not agree.
     """
     assert source.shape is not None, "prepare() first"
     tokenizer: PreTrainedTokenizerBase
@@ -93,6 +103,9 @@ def load(source: ModelSource, section: ModelSection, device: torch.device, seed:
     # Nothing after padding is ever looked at, so its row needs no protection. With it, transformers would drop the
     # gradient of a real token wherever padding shares an id with it (end of turn in SmolLM2).
     model.get_input_embeddings().padding_idx = None
+    if source.adapter is not None and merge_adapter:
+        with quiet():
+            model = merged(model, source.adapter)
     return LoadedModel(model.train(), tokenizer, source.shape)
 
 
@@ -116,7 +129,7 @@ def _read(source: ModelSource, folder: Path, section: ModelSection, device: torc
             f"model.path = {source.path}: the weight files do not agree with config.json: {len(wrong)} tensors are "
             f"missing or have another shape (for example {', '.join(wrong[:3])}); fetch the model again"
         )
-    model.name_or_path = source.path if source.kind == "hub" else str(folder)  # an adapter will name it as its base
+    model.name_or_path = source.path if source.kind == "hub" else str(folder)
     return model
 
 
@@ -245,9 +258,12 @@ def reference_of(model: nn.Module, copy: nn.Module | None) -> Iterator[nn.Module
         yield model
 
 
-def save_model(model: nn.Module, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+def save_model(
+    model: nn.Module, tokenizer: PreTrainedTokenizerBase, folder: Path, record: Record | None = None
+) -> None:
     """Write the model, or the adapter alone of a LoRA run, with the tokenizer, as a folder that
     `AutoModelForCausalLM` or `PeftModel` loads. The folder appears whole; one of the same name is replaced.
+    `record` tells what it is, and which base an adapter has.
     """
     written = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     replaced = folder.with_name(f".{folder.name}.{os.getpid()}.old")
@@ -261,6 +277,8 @@ def save_model(model: nn.Module, tokenizer: PreTrainedTokenizerBase, folder: Pat
             )
             tokenizer.save_pretrained(written)
         (written / "README.md").unlink(missing_ok=True)  # peft's model card, an empty form
+        if record is not None:
+            write_record(written, record)
         if folder.exists():
             folder.rename(replaced)
         written.rename(folder)

@@ -16,8 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from headway.config.load import load
-from headway.config.resume import changes, flat, identity
+from headway.config.load import as_written
 from headway.config.sections import RunSpec
 from headway.errors import InputError
 
@@ -39,28 +38,21 @@ class RunFolder:
         self.summary = root / "summary.json"
         self.reward_log = root / "reward.log"
 
-    def claim(self, spec: RunSpec) -> tuple[str, ...]:
-        """Check that the directory is this run's or free; returns the settings that changed since it last ran.
+    def claim(self) -> RunSpec | None:
+        """The RunSpec of the run in the directory; None where it is free. Writes nothing.
 
-        Writes nothing. InputError where it holds another run that has learned something, or files of something else.
+        InputError where it is a file or holds files of something else.
         """
         if self.root.exists() and not self.root.is_dir():
             raise InputError(f"output.dir = {self.root}: it is a file; set output.dir to a directory")
         if not self.root.exists() or not any(self.root.iterdir()):
-            return ()
+            return None
         if not self.runspec.exists():
             raise InputError(
                 f"output.dir = {self.root}: the directory holds files but no runspec.toml, so it is not a run of "
                 "headway; set output.dir to a new directory"
             )
-        before = load(self.runspec)
-        other = changes(identity(before), identity(spec))
-        if other and self.started():
-            raise InputError(
-                f"output.dir = {self.root}: it holds another run, which differs in what is learned "
-                f"({'; '.join(other)}); set output.dir to a new directory, or set these back to resume"
-            )
-        return () if other else changes(flat(before), flat(spec))
+        return as_written(self.runspec)
 
     @contextmanager
     def lock(self) -> Iterator[None]:

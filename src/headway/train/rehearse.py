@@ -114,7 +114,7 @@ def rehearse(
     assert spec.output.dir is not None, "who starts a rehearsal sets it"
     memory.configure()
     folder, stop = RunFolder(spec.output.dir), Stop()
-    folder.claim(spec)
+    folder.claim()
     with opened(folder), on_signals(stop):
         source = rehearsed_source(spec, weights, view)
         machine = probe.detect(spec.memory.limit)

@@ -3,10 +3,12 @@
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+from headway.config.accept import Accept
 from headway.config.load import dump
 from headway.config.sections import RunSpec
 from headway.config.source import ModelSource
@@ -19,6 +21,8 @@ from headway.train.guard import Guarded
 from headway.train.job import Job, View, final_folder, open_job
 from headway.train.model import prepare, save_model
 from headway.train.output import RunFolder, write_text
+from headway.train.record import record_of
+from headway.train.resume import claim
 from headway.train.stop import Stop, on_signals
 
 
@@ -30,6 +34,7 @@ def run(
     longest_allowed: int,
     plan_json: str,
     view: View,
+    accepted: Collection[Accept] = (),
 ) -> dict[str, Any]:
     """Claim the output directory, train or resume, write the final model, and return the summary that was written.
 
@@ -38,22 +43,27 @@ def run(
     assert spec.output.dir is not None
     memory.configure()
     folder = RunFolder(spec.output.dir)
-    changed = folder.claim(spec)
+    claim(folder, spec, accepted)
     stop = Stop()
     with opened(folder), on_signals(stop):
         if not folder.started():
             write_text(folder.runspec, dump(spec))
         source = prepare(source, view.message)
         with open_job(
-            spec, source, machine, expected_peaks(ledger), guarded(spec, ledger), longest_allowed, folder, view, stop
-        ) as job:
-            for change in changed:
-                view.message(f"changed since the run last started: {change}")
+            spec, source, machine, expected_peaks(ledger), guarded(spec, ledger), longest_allowed, folder, view, stop,
+            accepted,
+        ) as job:  # fmt: skip
             write_text(folder.runspec, dump(spec))
             write_text(folder.plan, plan_json)
             reason = loop.train(job)
             if reason == "finished":
-                final_folder(job, save_model)
+                digests, step = job.mark["content"]["model"], job.progress.step
+
+                def save(model: Any, tokenizer: Any, to: Path) -> None:
+                    record = record_of(source, digests, step, to, adapter=spec.lora is not None)
+                    save_model(model, tokenizer, to, record)
+
+                final_folder(job, save)
             else:
                 view.message(f"{reason}: saved after step {job.progress.step}; the same command resumes the run")
             summary = summarise(job, reason, ledger)
@@ -99,6 +109,7 @@ def summarise(job: Job, reason: str, ledger: Ledger) -> dict[str, Any]:
         "peak_upper_bytes": ledger.upper(pool),
         "peak_measured_bytes": job.recorder.peak,
         "phases": phase_rows(ledger, pool, peaks),
+        "changes": list(job.progress.changes),
         "output": str(job.folder.root),
     }
 

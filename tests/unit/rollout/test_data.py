@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerFast
 
 from headway.config.sections import DataSection, EvalSection
 from headway.errors import InputError
-from headway.rollout.data import ProblemSet, load_problems, prompts_for_step
+from headway.rollout.data import ProblemSet, digest_of, load_problems, prompts_for_step
 from headway.rollout.reward_process import open_dataset
 
 CHAT_TEMPLATE = (
@@ -314,10 +314,10 @@ def test_training_problems_that_are_in_the_evaluation_file_are_left_out(
 
 def test_the_digest_tells_other_data(written: Callable[..., Path], tokenizer: PreTrainedTokenizerFast) -> None:
     rows = sums(4)
-    first = load(written(rows), tokenizer).digest()
-    assert load(written(rows), tokenizer).digest() == first
+    first = digest_of(load(written(rows), tokenizer).train)
+    assert digest_of(load(written(rows), tokenizer).train) == first
     rows[2] = rows[2] | {"label": 99}
-    assert load(written(rows), tokenizer).digest() != first
+    assert digest_of(load(written(rows), tokenizer).train) != first
 
 
 # -- tasks -----------------------------------------------------------------------------------------------

@@ -112,12 +112,27 @@ def test_a_foreign_folder_is_refused_by_name(tmp_path: Path) -> None:
         checkpoint.load(folder)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1}', "nonsense"])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2}', "nonsense"])
 def test_an_unreadable_state_is_refused(tmp_path: Path, text: str) -> None:
     folder = save(tmp_path)
     (folder / "state.json").write_text(text)
     with pytest.raises(InputError, match=r"state\.json cannot be read"):
         checkpoint.load(folder)
+
+
+def test_a_checkpoint_of_another_format_says_who_reads_it(tmp_path: Path) -> None:
+    folder = save(tmp_path)
+    (folder / "state.json").write_text('{"format": 1, "step": 3, "files": {}, "identity": {}}')
+    with pytest.raises(
+        InputError, match="has format 1, and this version of headway reads format 2; resume it with the"
+    ):
+        checkpoint.load(folder)
+
+
+def test_whose_it_is_can_be_read_alone(tmp_path: Path) -> None:
+    folder = save(tmp_path)
+    (folder / "model.safetensors").unlink()
+    assert checkpoint.identity_of(folder) == (3, IDENTITY)
 
 
 def test_another_models_parameters_are_refused(tmp_path: Path) -> None:
