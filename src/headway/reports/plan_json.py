@@ -89,7 +89,8 @@ def _remedy(planned: Planned, remedy: Remedy) -> Document:
     return {
         "text": remedy.text,
         "verdict": remedy.kind,
-        "cost": remedy.cost.name.lower(),
+        "cost": remedy.cost.word,
+        "loses": remedy.loses,
         "pool": remedy.pool,
         "before": {"expected_bytes": remedy.before_bytes, "upper_bytes": remedy.before_upper},
         "after": {
