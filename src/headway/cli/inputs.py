@@ -285,10 +285,17 @@ def _of_model(shape: ModelShape, trainer: str, name: str | None, host: int | Non
     workload = presets.workload(shape, trainer, settings)
     machine = find_machine(name, host, ray=workload.ray)
     given = {setting.partition("=")[0].strip() for setting in settings}
-    if filled := _from_machine(workload, machine, given):
+    filled = _from_machine(workload, machine, given)
+    if filled:
         workload = presets.workload(shape, trainer, (*settings, *filled))
-        said = tuple(f"{setting.replace('=', ' = ')} (nobody said; as {machine.name} is)" for setting in filled)
-        workload = replace(workload, unknown=(*workload.unknown, *said))
+    taken = {setting.partition("=")[0] for setting in filled}
+    large = presets.large(workload, given | taken)
+    if large:
+        workload = presets.workload(shape, trainer, (*settings, *filled, *large))
+    said = [f"{setting.replace('=', ' = ')} (nobody said; as {machine.name} is)" for setting in filled]
+    source = presets.SOURCES.get(workload.trainer.system, "")
+    said += [f"{setting.replace('=', ' = ')} (nobody said; as {source})" for setting in large]
+    workload = replace(workload, unknown=(*workload.unknown, *said))
     check_device(workload, machine, f"--trainer {trainer}")
     check_layout(workload, machine)
     workload = replace(workload, unknown=(*workload.unknown, *machines.said(name or "")))
@@ -301,11 +308,12 @@ def _from_machine(workload: Workload, machine: Machine, given: set[str]) -> tupl
     system = workload.trainer.system
     if not machine.device_count:
         return ("device=cpu",) if system == OWN and "device" not in given else ()
-    if system not in presets.SHARDED or any(key.startswith("layout.") for key in given):
+    sharded = system in presets.SHARDED or system in presets.NODES
+    if not sharded or any(key.startswith("layout.") for key in given):
         return ()
-    devices = machine.device_count // machine.nodes
-    found = (("layout.nodes", machine.nodes), ("layout.devices", devices))
-    return tuple(f"{key}={count}" for key, count in found if count > 1)
+    devices, layout = machine.device_count // machine.nodes, workload.layout
+    found = (("layout.nodes", machine.nodes, layout.nodes), ("layout.devices", devices, layout.devices))
+    return tuple(f"{key}={count}" for key, count, own in found if count > 1 or count != own)
 
 
 def check_device(workload: Workload, machine: Machine, run: str) -> None:

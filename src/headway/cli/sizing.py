@@ -10,9 +10,9 @@ from headway.errors import InputError
 from headway.facts.shapes import TRAINED, ModelShape, nearest, table
 from headway.facts.workload import Workload
 from headway.foreign import settings
-from headway.plan.smaller import is_rehearsal
 from headway.plan.size import OTHERS, OWN, Recipe, trainable
 from headway.plan.sizing import Sizing, sizing
+from headway.plan.smaller import is_rehearsal
 from headway.plan.verdict import with_lengths
 
 BATCH = ("rollout.max_prompt", "rollout.max_answer", "rollout.prompts", "rollout.samples")

@@ -373,7 +373,8 @@ def spell(
     if text is None:
         return None
     mib = value >> 20 if isinstance(value, int) else 0
-    return text.format(value=value, before=before, mib=mib, **asdict(beside or Counts()))
+    more = asdict(beside or Counts())
+    return text.format(value=value, before=before, mib=mib, **{**more, "each": more["each"] or value})
 
 
 def accepts(system: str, key: SpellKey, value: Scalar) -> bool:

@@ -284,14 +284,10 @@ def _data_ranks(workload: Workload) -> int:
 def _context(workload: Workload) -> tuple[Scalar, ...]:
     """Ranks that divide the tokens of each sample, in place of ranks that take other samples."""
     layout, trainer = workload.layout, workload.trainer
-    if trainer.system in MEGATRON:
-        ranks = _data_ranks(workload)
-    else:
-        ranks = layout.ranks // (layout.tensor * layout.context)
+    other = layout.ranks // (layout.tensor * layout.context)
+    ranks = _data_ranks(workload) if trainer.system in MEGATRON else other
     tries = (layout.context << step for step in range(1, STEPS + 1))
-    return tuple(
-        each for each in tries if not ranks % (each // layout.context) and not workload.model.heads % each
-    )
+    return tuple(each for each in tries if not ranks % (each // layout.context) and not workload.model.heads % each)
 
 
 def _set_context(workload: Workload, value: Scalar) -> Workload:
@@ -347,7 +343,7 @@ def _set_precision(workload: Workload, value: Scalar) -> Workload:
 
 
 def _precision(*, lossy: bool) -> Callable[[Workload], tuple[Scalar, ...]]:
-    """Half-precision parameters: with fp32 masters or a frozen base, or such as AdamW updates themselves (`lossy`)."""
+    """Half-precision parameters: with fp32 masters or a frozen base, or those that AdamW updates itself (`lossy`)."""
 
     def values(workload: Workload) -> tuple[Scalar, ...]:
         trainer = workload.trainer
@@ -441,9 +437,7 @@ def _on_machine(workload: Workload, machine: Machine, key: SpellKey, value: Scal
         return True
     layout, engine = workload.layout, workload.engine
     apart = sum(workload.groups) + (0 if engine is None or engine.colocated else engine.devices)
-    nodes, devices = (
-        (layout.nodes, int(value)) if key == "layout.devices" else (int(value), layout.devices)
-    )
+    nodes, devices = (layout.nodes, int(value)) if key == "layout.devices" else (int(value), layout.devices)
     of_node = machine.device_count // max(1, machine.nodes)
     return nodes <= machine.nodes and devices <= of_node and nodes * devices + apart <= machine.device_count
 

@@ -7,13 +7,13 @@ from headway.foreign.spelling import Scalar, SpellKey
 from headway.plan.moves import LORA_RANK, Cost
 
 NOTHING = "nothing"
-_SMALLER_BATCHES = "speed: smaller micro-batches, the same gradient"
+_SMALLER_BATCHES = "speed: smaller micro-batches"
 _FEWER_AT_ONCE = "speed: fewer answers generate at once"
 
 PRICES: Mapping[tuple[SpellKey, Cost], str] = {
     ("trainer.reference", Cost.FREE): f"{NOTHING}: the KL's coefficient is 0",
-    ("trainer.loss", Cost.FREE): f"{NOTHING}: the same loss, without all logits at once",
-    ("trainer.attention", Cost.FREE): f"{NOTHING}: the same attention, faster",
+    ("trainer.loss", Cost.FREE): f"{NOTHING}: the same loss without all logits at once",
+    ("trainer.attention", Cost.FREE): f"{NOTHING}: the same attention",
     ("trainer.offload", Cost.FREE): "speed: state moves between host and device each step",
     ("trainer.logprob_chunk", Cost.FREE): f"{NOTHING}: the same log-probs in smaller chunks",
     ("trainer.cap", Cost.FREE): _SMALLER_BATCHES,
@@ -23,30 +23,30 @@ PRICES: Mapping[tuple[SpellKey, Cost], str] = {
     ("critic.trainer.rows", Cost.FREE): _SMALLER_BATCHES,
     ("layout.shards", Cost.FREE): "speed: ranks send each layer's weights to each other",
     ("gathers", Cost.FREE): f"{NOTHING}: a checkpoint has to be merged to be loaded elsewhere",
-    ("engine.tensor_parallel", Cost.FREE): "speed: fewer engines, each on more GPUs",
+    ("engine.tensor_parallel", Cost.FREE): "speed: fewer engines of more GPUs each",
     ("critic.trainer.offload", Cost.FREE): "speed: the critic moves between host and device each step",
     ("engine.releases", Cost.FREE): "speed: the engine sleeps and wakes each step",
-    ("trainer.checkpointing", Cost.FREE): "speed: training computes each layer twice, about a third more time",
+    ("trainer.checkpointing", Cost.FREE): "speed: training takes about a third longer",
     ("layout.tensor", Cost.SLOWER): "speed: GPUs wait for each other in every layer",
     ("layout.context", Cost.SLOWER): "speed: GPUs exchange keys and values in every layer",
     ("rollout.kv_budget", Cost.SLOWER): _FEWER_AT_ONCE,
     ("engine.max_seqs", Cost.SLOWER): _FEWER_AT_ONCE,
-    ("engine.graphs", Cost.SLOWER): "speed: slower generation, most with small models",
-    ("trainer.optimizer.offload", Cost.SLOWER): "speed: the optimizer steps on the CPU, and fills host memory",
+    ("engine.graphs", Cost.SLOWER): "speed: generation starts more kernels",
+    ("trainer.optimizer.offload", Cost.SLOWER): "speed: the optimizer steps on the CPU and fills host memory",
     ("layout.devices", Cost.HARDWARE): "hardware: more of this machine's GPUs",
     ("layout.nodes", Cost.HARDWARE): "hardware: more of this machine's nodes",
-    ("rollout.prompts", Cost.EXPERIMENT): "data: fewer prompts a step, a noisier gradient",
-    ("rollout.samples", Cost.EXPERIMENT): "data: smaller groups, noisier advantages",
+    ("rollout.prompts", Cost.EXPERIMENT): "data: fewer prompts a step",
+    ("rollout.samples", Cost.EXPERIMENT): "data: fewer answers to compare in a group",
     ("rollout.max_answer", Cost.EXPERIMENT): "data: longer answers are cut off",
     ("trainer.reference", Cost.EXPERIMENT): "learning: no KL holds the model near its start",
     ("engine.kv_dtype", Cost.EXPERIMENT): "learning: answers are sampled a little off-policy",
-    ("trainer.optimizer.state_dtype", Cost.EXPERIMENT): "learning: AdamW's moments are rounded; seldom noticed in 8 bits",
-    ("trainer.optimizer.in_backward", Cost.EXPERIMENT): "learning: no gradient clipping, no accumulation",
+    ("trainer.optimizer.state_dtype", Cost.EXPERIMENT): "learning: AdamW's moments are rounded",
+    ("trainer.optimizer.in_backward", Cost.EXPERIMENT): "learning: no gradient clipping or accumulation",
     ("trainer.optimizer.paged", Cost.EXPERIMENT): "learning: 8-bit moments; speed: pages of them come from the host",
-    ("trainer.param_dtype", Cost.EXPERIMENT): "learning: computes in bf16; no update is lost",
-    ("trainer.lora", Cost.EXPERIMENT): "learning: adapters alone are trained; wants about 10x the learning rate",
-    ("trainer.quant", Cost.EXPERIMENT): "learning: a base of 4 bits answers a little worse; speed: it is unpacked each pass",
-    ("model", Cost.MODEL): "another model: smaller, so its answers are worse to begin with",
+    ("trainer.param_dtype", Cost.EXPERIMENT): "learning: bf16 arithmetic with no update lost",
+    ("trainer.lora", Cost.EXPERIMENT): "learning: adapters alone are trained (about 10x the learning rate)",
+    ("trainer.quant", Cost.EXPERIMENT): "learning: a 4-bit base is less exact; speed: it is unpacked in each pass",
+    ("model", Cost.MODEL): "model: a smaller one that answers worse",
     ("trainer.param_dtype", Cost.LOSSY): "learning: at lr 1e-6 AdamW in pure bf16 loses most updates",
 }  # fmt: skip
 """A change, at its cost -> what is lost, as `aspect: what`. docs/plan.md has the same scale in words."""
@@ -58,7 +58,7 @@ def price(key: SpellKey, cost: Cost, value: Scalar, run: Workload) -> str:
     >>> from headway.facts.shapes import table
     >>> from headway.foreign.presets import workload
     >>> price("trainer.cap", Cost.FREE, 512, workload(table()["qwen3-4b"], "headway"))
-    'speed: smaller micro-batches, the same gradient'
+    'speed: smaller micro-batches'
     """
     text = PRICES[key, cost]
     if key == "trainer.offload" and value == "none":

@@ -17,8 +17,8 @@ from headway.facts.workload import Lora, Workload
 from headway.foreign.presets import PRESETS
 from headway.plan.flight import in_flight, refusals
 from headway.plan.ledger import Ledger
-from headway.plan.smaller import is_rehearsal
 from headway.plan.plan import plan
+from headway.plan.smaller import is_rehearsal
 from headway.plan.verdict import Kind, furthest, limits_of, overall, tops, verdict, with_lengths
 from headway.units import GIB, MIB
 
