@@ -133,7 +133,12 @@ def test_what_is_assumed_is_listed_by_reason_and_what_decides_is_marked() -> Non
 
 
 def test_in_short_what_decides_stands_first_and_a_remark_never_before_a_value() -> None:
-    unknown = ("a remark on the machine", "x = 1 (nobody said)", "y = 2 (nobody said)", "rollout.max_answer = 9 (why)")
+    unknown = (
+        "a remark on the machine",
+        "x = 1 (nobody said)",
+        "y = 2 (nobody said)",
+        "rollout.max_answer = 9 (why)",
+    )
     decides = " ".join(shown(plan_report(planned(60, unknown=unknown, deciding=unknown[1:2]), "headway")))
     assert "Assumed: x = 1 (decides); rollout.max_answer = 9; y = 2; 1 more." in decides
     assert "nobody said x, and half or twice" in decides
