@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
+from headway.config.words import as_workload
 from headway.errors import InputError
 from headway.facts import machines, probe, shapes
 from headway.facts.machine import Limit, Machine
@@ -77,7 +78,7 @@ def read_case(
             launch = read_launch(words)
         except NoTrainerError as error:
             raise error.named(machine, model) from None
-        return launch_case(launch, model, machine, pod, settings)
+        return launch_case(launch, model, machine, pod, as_workload(settings))
     if model is not None:
         raise InputError(f"--model {model}: only a launch script or command has one; name the model as RUN")
     case = _case(words[0], trainer, machine, settings)
@@ -110,7 +111,7 @@ def _case(run: str, trainer: str | None, machine: str | None, settings: Sequence
     if trainer is None and shape.family not in shapes.TRAINED:
         own = f"headway trains {', '.join(shapes.TRAINED)}"
         raise InputError(f"{run}: {own}, and this is {shape.family}; name who trains it, such as --trainer fsdp2")
-    return _of_model(shape, trainer or OWN, machine, host, keys)
+    return _of_model(shape, trainer or OWN, machine, host, as_workload(keys))
 
 
 def is_launch(words: Sequence[str]) -> bool:

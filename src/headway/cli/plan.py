@@ -17,7 +17,7 @@ RUN_HELP = (
     "RunSpec (TOML), launch script (shell, Python, notebook), log that prints its arguments, -- python3 train.py "
     "..., or a model: a name such as qwen3-4B, a hub id, a folder with a config.json."
 )
-SET_HELP = "key=value: of the RunSpec, else of the Workload (docs/workload.md), or machine.host=512GiB."
+SET_HELP = "key=value of a RunSpec or a Workload (docs/runspec.md, docs/workload.md), or machine.host=512GiB."
 FIX_HELP = "Write the RunSpec, or the launch script, with the first change that makes it fit."
 
 

@@ -6,6 +6,7 @@ from fnmatch import fnmatchcase
 from msgspec.structs import replace
 
 from headway.cli.inputs import find_machine, host_memory
+from headway.config.words import as_workload
 from headway.errors import InputError
 from headway.facts.shapes import TRAINED, ModelShape, nearest, table
 from headway.facts.workload import Workload
@@ -20,9 +21,9 @@ BATCH = ("rollout.max_prompt", "rollout.max_answer", "rollout.prompts", "rollout
 
 
 def sized(name: str | None, given: Sequence[str], pattern: str | None, *, every: bool = True) -> Sizing:
-    """The table of a machine by name, or of this one: of models of a pattern, of all that headway trains (`every`), or
-    of those that people train today. InputError for what cannot be set and a pattern of no model."""
-    host, batch = host_memory(given)
+    """The table of a machine by name, or of this one: of models of a pattern, of all that headway trains (`every`),
+    or of those that people train today. InputError for what cannot be set and a pattern of no model."""
+    host, batch = host_memory(as_workload(given))
     machine = find_machine(name, host, ray=True)
     change = _change(batch)
     own, others = (tuple(_with(recipe, change) for recipe in recipes) for recipes in (OWN, OTHERS))

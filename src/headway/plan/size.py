@@ -144,12 +144,12 @@ POPULAR = (
     r"mistral-(7b-v0\.3|nemo-12b|small-24b)", r"ministral-8b", r"phi-4(-mini)?", r"smollm[23]-[\d.]+[bm]",
     r"gpt-oss-\d+b",
 )  # fmt: skip
-"""Models that people train today by name in the table, whole: the series that a reader looks for first before others."""
+"""Models that people train today, by their whole name in the table: the series that readers look for most first."""
 
 
 @cache
 def popular() -> tuple[ModelShape, ...]:
-    """The published models of current series, the smallest first; of several of one series and equal widths the last.
+    """The published models of current series, the smallest first; of equal widths in one series the last.
 
     >>> names = [shape.name for shape in popular()]
     >>> "llama3.3-70B-Instruct" in names, "llama3.1-70B-Instruct" in names, "yi-34B" in names

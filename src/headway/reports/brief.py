@@ -60,34 +60,31 @@ def kind_text(kind: Kind) -> tuple[str, str]:
 
 def headline(outcome: Outcome, pool: PoolVerdict | None) -> Text:
     """The verdict with the one number and the one limit that make it, or why there is none."""
-    verdict = Text.assemble(kind_text(outcome.kind), ": ")
+    text = Text.assemble(kind_text(outcome.kind), ": ")
     if outcome.refusals:
-        verdict.append("\n".join(outcome.refusals))
-        return verdict.append_text(Text("\nIt ").append_text(needs(pool))) if pool is not None else verdict
-    if outcome.kind == "cannot tell":
-        verdict.append(why_not(outcome))
-        return (
-            verdict.append_text(Text(" What is planned ").append_text(needs(pool))) if pool is not None else verdict
-        )
-    return verdict.append_text(needs(pool)) if pool is not None else verdict
+        text.append("\n".join(outcome.refusals)).append("\nIt " if pool is not None else "")
+    elif outcome.kind == "cannot tell":
+        if pool is not None and not (outcome.deciding or outcome.unplanned):
+            return text.append_text(_unlimited(pool))
+        text.append(why_not(outcome)).append(" The plan " if pool is not None else "")
+    return text.append_text(needs(pool)) if pool is not None else text
 
 
 def needs(pool: PoolVerdict) -> Text:
     """What a pool holds, in one number, or in two where only a bound is over the limit, and the limit."""
     limit = pool.limit
     if limit is None:
-        return Text(f"needs up to {format_bytes(pool.upper)}; no limit is known ({pool.pool}).")
+        return Text(f"needs up to {format_bytes(pool.upper)} ({pool.pool}).")
     at_most, expected = (format_bytes(pool.upper), "bold"), (format_bytes(_expected(pool)), "bold")
     text = Text("needs ")
     if pool.kind == "fits":
-        text.append_text(Text.assemble("at most ", at_most))
+        text.append("at most ").append(*at_most)
     else:
-        text.append_text(
-            Text.assemble(expected, " or up to ", at_most) if pool.kind == "tight" else Text.assemble(expected)
-        )
-    return text.append_text(
-        Text.assemble("; the limit is ", (format_bytes(limit.bytes), "bold"), f" ({limit.name}, {pool.pool}).")
-    )
+        text.append(*expected)
+    if pool.kind == "tight":
+        text.append(" or up to ").append(*at_most)
+    text.append("; the limit is ").append(format_bytes(limit.bytes), "bold")
+    return text.append(f" ({limit.name}, {pool.pool}).")
 
 
 def why_not(outcome: Outcome) -> str:
@@ -121,8 +118,7 @@ def _about(planned: Planned, pool: PoolVerdict) -> Iterator[RenderableType]:
 def _in_a_line(pool: PoolVerdict) -> Text:
     """A pool that does not decide."""
     if pool.limit is None:
-        key = " (--set machine.host=512GiB)" if is_host(pool.pool) else ""
-        return Text(f"{pool.pool}: needs up to {format_bytes(pool.upper)}; nobody said how much it has{key}.")
+        return _unlimited(pool)
     kind = "" if pool.kind == "fits" else f"{pool.kind}, {format_bytes(_expected(pool))} expected, "
     limit = f"the limit is {format_bytes(pool.limit.bytes)} ({pool.limit.name})"
     return Text(f"{pool.pool}: {kind or 'fits, '}at most {format_bytes(pool.upper)}; {limit}.")
@@ -136,6 +132,12 @@ def longest(planned: Planned) -> Text:
     surely = "surely fits" if planned.longest_sample else "is expected to fit"
     more = " or more" if most >= LONGEST else ""
     return Text(f"Longest sample that {surely} alone: {most:,} tokens{more}; this run's longest has {own:,}.")
+
+
+def _unlimited(pool: PoolVerdict) -> Text:
+    """A pool of which nobody said how much memory it has."""
+    key = " (--set machine.host=512GiB)" if is_host(pool.pool) else ""
+    return Text(f"{pool.pool}: needs up to {format_bytes(pool.upper)}; nobody said how much it has{key}.")
 
 
 # -- what to change --------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""`headway size` on one screen: the largest model of each recipe, and the longest answers, the largest model first."""
+"""`headway size` on one screen: the largest model of each recipe, and each model's longest answers."""
 
 from collections.abc import Iterator
 
