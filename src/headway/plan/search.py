@@ -152,7 +152,7 @@ class Search:
         """
         seen: set[str] = set()
         tight: list[Remedy] = []
-        for level in self._levels(below):
+        for level in self._levels(below, scope):
             found: list[Remedy] = []
             for moves in level:
                 built = self._build(moves, scope)
@@ -173,7 +173,7 @@ class Search:
         if below is None and not tight and len(everything.made) > 1:
             yield self._remedy(everything)
 
-    def _levels(self, below: Cost | None) -> Iterator[Iterable[Sequence[Move]]]:
+    def _levels(self, below: Cost | None, scope: Scope) -> Iterator[Iterable[Sequence[Move]]]:
         """Sets of moves to build from, by rising cost."""
 
         def at(cost: Cost) -> list[Move]:
@@ -189,7 +189,8 @@ class Search:
         yield ([*cheap, move, *cheap] for move in at(Cost.HARDWARE))
         # before the dearer change, as some of those help only then, and after it, as a cap follows the lengths
         yield ([*cheap, move, *cheap] for move in dear)
-        yield ([*cheap, *pair, *cheap] for pair in combinations(dear, 2))
+        if len(dear) > 1 and self._build([*cheap, *dear, *cheap], scope).rank(scope) == 0:
+            yield ([*cheap, *pair, *cheap] for pair in combinations(dear, 2))
         yield ([*cheap, *dear, *cheap],)
         yield ([*cheap, *dear, move, *cheap] for move in at(Cost.HARDWARE))
         yield ([*cheap, *dear, move, *cheap] for move in at(Cost.MODEL))

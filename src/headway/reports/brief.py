@@ -29,12 +29,13 @@ SHORT = 48
 def brief(planned: Planned) -> Iterator[RenderableType]:
     """The verdict and its number, the other pools in a line each, what to change, what was assumed."""
     outcome = planned.outcome
-    first, *others = _ordered(outcome.pools) or [None]
+    ordered = _ordered(outcome.pools)
+    first, others = (ordered[0] if ordered else None), ordered[1:]
     yield Text()
     yield headline(outcome, first)
     if first is not None:
         yield from _about(planned, first)
-    for pool in [each for each in others if each is not None][:POOLS]:
+    for pool in others[:POOLS]:
         yield _in_a_line(pool)
     if len(others) > POOLS:
         yield Text(f"{len(others) - POOLS} more pools: --lines", style="dim")

@@ -54,7 +54,7 @@ def test_a_key_without_a_section_is_no_word_of_a_runspec(tmp_path) -> None:
     assert one.workload == other.workload
     file = tmp_path / "run.toml"
     file.write_text(RUN)
-    with pytest.raises(InputError, match="must be section.key=value"):
+    with pytest.raises(InputError, match=r"must be section\.key=value"):
         load(file, ["steps=7"])
 
 
