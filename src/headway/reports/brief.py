@@ -19,6 +19,8 @@ LARGEST = 3
 """Items of the worst phase that are named."""
 NAMED = 3
 """Assumed values that are named beside their count."""
+REMARK = 3
+"""Weight of what was assumed in words, which is counted and not named beside values."""
 POOLS = 4
 """Pools beside the tightest that have a line each."""
 ORDER: tuple[Kind, ...] = ("does not fit", "tight", "fits", "cannot tell")
@@ -209,7 +211,8 @@ def _unsaid(planned: Planned) -> Iterator[RenderableType]:
     if unknown:
         rest = [text for text in unknown if text not in deciding]
         ordered = [*deciding, *sorted(rest, key=_weight)]
-        count = max(NAMED, len(deciding))
+        values = sum(_weight(text) < REMARK for text in rest)
+        count = len(deciding) + min(values or 1 - bool(deciding), max(0, NAMED - len(deciding)))
         names = "; ".join(_named(text, decides=text in deciding) for text in ordered[:count])
         end = f"; {len(unknown) - count} more" if len(unknown) > count else ""
         yield Text.assemble(("\nAssumed", "bold"), f": {names}{end}. --lines gives each with its reason.")
@@ -228,8 +231,8 @@ def _weight(text: str) -> int:
     if key.endswith(("max_prompt", "max_answer", "tokens", "length", "len")):
         return 1
     if text.startswith("what host memory gains"):
-        return 4
-    return 2 if " = " in text.partition(" (")[0] else 3
+        return REMARK + 1
+    return 2 if " = " in text.partition(" (")[0] else REMARK
 
 
 def _named(text: str, *, decides: bool) -> str:
