@@ -330,6 +330,19 @@ def _set_optimizer_away(workload: Workload, value: Scalar) -> Workload:
     return _trainer(workload, optimizer=replace(optimizer, offload=float(value), precision_aware=aware))
 
 
+def _parameters_away(workload: Workload) -> tuple[Scalar, ...]:
+    """FSDP's parameters, and with them the optimizer, in host memory."""
+    layout, trainer = workload.layout, workload.trainer
+    shared = layout.shards > 1 and trainer.lora is None and workload.device == "cuda"
+    return (True,) if shared and not trainer.offload_parameters else ()
+
+
+def _set_parameters_away(workload: Workload, value: Scalar) -> Workload:
+    """FSDP makes the optimizer's state where the parameters are."""
+    optimizer = replace(workload.trainer.optimizer, offload=1.0)
+    return _trainer(workload, offload_parameters=bool(value), optimizer=optimizer)
+
+
 def _set_precision(workload: Workload, value: Scalar) -> Workload:
     """Half-precision parameters. headway's optimizer keeps fp32; torch's own have the precision of the parameters."""
     changed = _trainer(workload, param_dtype=value, grad_dtype=None)
@@ -493,6 +506,7 @@ MOVES: tuple[Move, ...] = (
         _field("engine", "graphs"),
     ),
     Move("trainer.optimizer.offload", Cost.SLOWER, _optimizer_away, _set_optimizer_away),
+    Move("trainer.offload_parameters", Cost.SLOWER, _parameters_away, _set_parameters_away),
     Move("layout.devices", Cost.HARDWARE, _devices, _set_devices),
     Move("layout.nodes", Cost.HARDWARE, _nodes, _set_nodes),
     # another experiment: fewer or shorter samples, no KL, another precision or optimizer, fewer trained parameters

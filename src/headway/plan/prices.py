@@ -33,6 +33,7 @@ PRICES: Mapping[tuple[SpellKey, Cost], str] = {
     ("engine.max_seqs", Cost.SLOWER): _FEWER_AT_ONCE,
     ("engine.graphs", Cost.SLOWER): "speed: generation starts more kernels",
     ("trainer.optimizer.offload", Cost.SLOWER): "speed: the optimizer steps on the CPU and fills host memory",
+    ("trainer.offload_parameters", Cost.SLOWER): "speed: weights and optimizer wait in host memory",
     ("layout.devices", Cost.HARDWARE): "hardware: more of this machine's GPUs",
     ("layout.nodes", Cost.HARDWARE): "hardware: more of this machine's nodes",
     ("rollout.prompts", Cost.EXPERIMENT): "data: fewer prompts a step",
@@ -44,9 +45,9 @@ PRICES: Mapping[tuple[SpellKey, Cost], str] = {
     ("trainer.optimizer.in_backward", Cost.EXPERIMENT): "learning: no gradient clipping or accumulation",
     ("trainer.optimizer.paged", Cost.EXPERIMENT): "learning: 8-bit moments; speed: pages of them come from the host",
     ("trainer.param_dtype", Cost.EXPERIMENT): "learning: bf16 arithmetic with no update lost",
-    ("trainer.lora", Cost.EXPERIMENT): "learning: adapters alone are trained (about 10x the learning rate)",
+    ("trainer.lora", Cost.EXPERIMENT): "learning: adapters alone are trained at about 10x the learning rate",
     ("trainer.quant", Cost.EXPERIMENT): "learning: a 4-bit base is less exact; speed: it is unpacked in each pass",
-    ("model", Cost.MODEL): "model: a smaller one that answers worse",
+    ("model", Cost.MODEL): "another model: smaller",
     ("trainer.param_dtype", Cost.LOSSY): "learning: at lr 1e-6 AdamW in pure bf16 loses most updates",
 }  # fmt: skip
 """A change, at its cost -> what is lost, as `aspect: what`. docs/plan.md has the same scale in words."""
@@ -66,6 +67,16 @@ def price(key: SpellKey, cost: Cost, value: Scalar, run: Workload) -> str:
     if key == "trainer.quant" and run.trainer.lora is not None and run.trainer.lora.rank == LORA_RANK:
         return f"{text}; adapters alone are trained"
     return text
+
+
+def in_words(loses: str) -> str:
+    """What changes cost, for a line of text.
+
+    >>> in_words("speed: b, d; data: c")
+    'speed (b, d), data (c)'
+    """
+    parts = (each.partition(": ") for each in loses.split("; "))
+    return ", ".join(f"{aspect} ({what})" if what else aspect for aspect, _, what in parts)
 
 
 def together(prices: Iterable[str]) -> str:

@@ -7,6 +7,7 @@ from rich.text import Text
 
 from headway.plan.moves import Cost
 from headway.plan.planned import LONGEST, Planned
+from headway.plan.prices import in_words
 from headway.plan.remedies import Remedy
 from headway.plan.verdict import Kind, Outcome, PoolVerdict, is_host
 from headway.reports.ledger import no_model_fits
@@ -185,8 +186,8 @@ def _suggestion(remedy: Remedy) -> Text:
 
 
 def costs(remedy: Remedy) -> str:
-    """What a change costs, as a clause."""
-    return f"costs {remedy.loses}" if remedy.loses else f"costs {remedy.cost.word}"
+    """What a change costs, in a few words."""
+    return f"cost: {in_words(remedy.loses) or remedy.cost.word}"
 
 
 def _other_trainer(planned: Planned) -> str:

@@ -452,7 +452,7 @@ def test_every_change_says_what_it_costs(name: str, trainer: str, there: str) ->
     assert advice.remedies
     for each in (*advice.remedies, *advice.without_effect):
         aspects = {part.partition(":")[0] for part in each.loses.split("; ")}
-        assert aspects <= {"nothing", "speed", "data", "learning", "hardware", "model"}
+        assert aspects <= {"nothing", "speed", "data", "learning", "hardware", "another model"}
         assert ("nothing" in aspects) == all(change.loses.startswith("nothing") for change in each.changes)
         if each.cost in (Cost.EXPERIMENT, Cost.LOSSY):
             assert aspects & {"learning", "data"}
@@ -568,3 +568,14 @@ def test_a_checkpoint_is_saved_in_shards_where_one_rank_gathers_it() -> None:
     assert "gathers" in {move.key for move, _ in accepted(run, there)}
     for other in (replace(run, gathers="nothing"), replace(run, save=False), foreign("trl")):
         assert "gathers" not in {move.key for move, _ in accepted(other, there)}
+
+
+def test_parameters_that_ranks_share_go_to_the_host_before_another_model() -> None:
+    advice = of("qwen3-32B", "fsdp2", "8xa100-40", "machine.host=2048GiB")
+    found = next(each for each in advice.remedies if "CPUOffload" in each.text)
+    assert found.cost is Cost.SLOWER
+    assert found.workload.trainer.optimizer.offload == 1.0
+    models = [each for each in advice.whole() if each.cost is Cost.MODEL]
+    assert not models or advice.remedies.index(found) < advice.remedies.index(models[0])
+    alone = accepted(foreign("fsdp2"), machines.by_name("h100-80"))
+    assert "trainer.offload_parameters" not in {move.key for move, _ in alone}

@@ -46,7 +46,7 @@ def test_the_verdict_has_one_limit_and_every_change_its_cost(name: str) -> None:
     verdict = headline(text)
     assert verdict.count("GiB") == (3 if verdict.startswith("Tight") else 2)
     assert "the limit is" in verdict
-    changes = text.count("; costs ")
+    changes = text.count("; cost: ")
     assert changes <= 3
     assert (changes == 0) == verdict.startswith("Fits")
 
@@ -60,7 +60,7 @@ def test_what_is_behind_lines_is_counted_and_shown_there() -> None:
         assert only in long
     assert "No help alone" not in short
     assert "nobody said;" not in short
-    assert "costs speed: " in long
+    assert "cost: speed (" in long
 
 
 def test_the_tight_pool_leads_whatever_the_others_are() -> None:
