@@ -55,6 +55,7 @@ class Remedy(Struct, frozen=True):
     The first of `effects` is of the pool that they are proposed for. `kind` is the verdict of all pools that have a
     known limit, of the run as changed, `workload`. `worst_before` is the phase that decides in that first pool before
     the change, in which the run would end where it does not fit, and `worst_after` what the same phase holds with it.
+    `grown` are pools without a known limit whose bound rises by more than a tenth, with the bound that they get.
     """
 
     changes: tuple[Change, ...]
@@ -63,6 +64,7 @@ class Remedy(Struct, frozen=True):
     workload: Workload
     worst_before: Peak
     worst_after: Peak
+    grown: tuple[tuple[str, int], ...] = ()
 
     @property
     def pool(self) -> str:

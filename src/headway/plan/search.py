@@ -20,6 +20,8 @@ from headway.plan.verdict import Kind, is_host, limits_of, tops
 MOST_PLANS = 400
 """Plans of one search, which is about a quarter of a second."""
 MOST_COMBINATIONS = 4
+GROWN = 1.1
+"""How much higher the bound of a pool without a known limit has to be to be told of."""
 NEGLIGIBLE = 0.01
 """A change that moves a peak by less than this share of it, and no verdict, is said to be without effect."""
 
@@ -344,7 +346,16 @@ class Search:
         gone = Peak(pool, before.phase, before.step, 0, 0)
         after = tried.ledger.peak_of(pool, before.phase) if before.phase in tried.ledger.phases(pool) else gone
         ordered = sorted(changes, key=lambda change: (change.cost, change.place))
-        return Remedy(tuple(ordered), effects, kind, tried.workload, before, after)
+        return Remedy(tuple(ordered), effects, kind, tried.workload, before, after, self._grown(tried))
+
+    def _grown(self, tried: Tried) -> tuple[tuple[str, int], ...]:
+        """Pools of which nobody said how much they have, and that need clearly more of it."""
+        first = self.first.groups
+        return tuple(
+            (held.pool, held.upper)
+            for group, held in tried.groups.items()
+            if held.rank is None and group in first and held.upper > GROWN * first[group].upper
+        )
 
     def _gain(self, tried: Tried, target: Group) -> tuple[int, float]:
         before, after = self.first.groups[target], tried.groups.get(target)

@@ -182,6 +182,8 @@ def _suggestion(remedy: Remedy) -> Text:
         if effect.kind != "fits":
             sizes = f"{format_bytes(effect.after_bytes)} to {sizes}"
         text.append(f"{sizes}{f' of {effect.pool}' if len(remedy.effects) > 1 else ''}")
+    for pool, size in remedy.grown:
+        text.append(f"; {pool} then needs up to {format_bytes(size)}")
     return text.append(f"; {costs(remedy)}")
 
 

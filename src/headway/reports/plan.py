@@ -13,8 +13,8 @@ from headway.facts.workload import Workload
 from headway.plan.ledger import Ledger, Line, Phase
 from headway.plan.planned import Planned
 from headway.plan.remedies import Remedy
-from headway.plan.verdict import Kind, Outcome, PoolVerdict, is_host
-from headway.reports.brief import brief, costs, longest, why_not
+from headway.plan.verdict import Outcome, PoolVerdict, is_host
+from headway.reports.brief import brief, costs, kind_text, longest, why_not
 from headway.reports.ledger import items, no_model_fits
 from headway.reports.widgets import VERDICT_STYLES, Layouts, Unit, hanging, share_of, since
 from headway.units import GIB, format_bytes
@@ -134,8 +134,8 @@ def _overall(outcome: Outcome) -> Text:
         "cannot tell": why_not(outcome),
     }[outcome.kind]
     if outcome.refusals:
-        return Text.assemble(_kind(outcome.kind), ": ", "\n".join(outcome.refusals))
-    return Text.assemble(_kind(outcome.kind), ": ", said, _host_unknown(outcome))
+        return Text.assemble(kind_text(outcome.kind), ": ", "\n".join(outcome.refusals))
+    return Text.assemble(kind_text(outcome.kind), ": ", said, _host_unknown(outcome))
 
 
 def _host_unknown(outcome: Outcome) -> str:
@@ -146,10 +146,6 @@ def _host_unknown(outcome: Outcome) -> str:
     return f" A node's host needs up to {format_bytes(max(needs))}, and nobody said how much it has."
 
 
-def _kind(kind: Kind) -> tuple[str, str]:
-    return kind.capitalize(), VERDICT_STYLES[kind]
-
-
 # -- pools -----------------------------------------------------------------------------------------------
 
 
@@ -158,7 +154,7 @@ def _pool(ledger: Ledger, machine: Machine, verdict: PoolVerdict) -> Iterator[Re
     known = {pool.name: pool for pool in machine.pools}.get(verdict.pool)
     about = "not on this machine" if known is None else f"{known.kind} memory"
     total = f", {format_bytes(known.total_bytes)}" if known is not None and known.total_bytes else ""
-    yield Text.assemble((verdict.pool, "bold"), (f" ({about}{total}): ", "dim"), _kind(verdict.kind))
+    yield Text.assemble((verdict.pool, "bold"), (f" ({about}{total}): ", "dim"), kind_text(verdict.kind))
     yield Layouts(_bars(ledger, verdict, wide=True), _bars(ledger, verdict, wide=False))
     yield _legend(ledger, verdict.pool)
     yield _limits(verdict)

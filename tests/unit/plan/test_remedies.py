@@ -579,3 +579,11 @@ def test_parameters_that_ranks_share_go_to_the_host_before_another_model() -> No
     assert not models or advice.remedies.index(found) < advice.remedies.index(models[0])
     alone = accepted(foreign("fsdp2"), machines.by_name("h100-80"))
     assert "trainer.offload_parameters" not in {move.key for move, _ in alone}
+
+
+def test_a_host_of_unknown_size_that_gets_the_state_is_told_of() -> None:
+    away = next(each for each in of("qwen3-32B", "fsdp2", "8xa100-40").remedies if "CPUOffload" in each.text)
+    assert dict(away.grown)[HOST] > 300 << 30
+    known = of("qwen3-32B", "fsdp2", "8xa100-40", "machine.host=2048GiB")
+    assert all(not each.grown for each in known.remedies)
+    assert all(not each.grown for each in of("qwen3-8B", "headway", "rtx4090").remedies)
