@@ -27,17 +27,17 @@ def brief(found: Sizing) -> Group:
     parts: list[RenderableType] = [
         Text.assemble("What trains on ", (machine.name, "bold"), f" ({format_bytes(found.memory)})"),
         Text(
-            f"{batch.prompts} prompts of up to {batch.max_prompt:,} tokens x {batch.samples} answers of up to "
-            f"{batch.max_answer:,}; the longest answer with which it still surely fits.\n",
+            f"Batch: {batch.prompts} prompts of up to {batch.max_prompt:,} tokens x {batch.samples} answers of up to "
+            f"{batch.max_answer:,}. Longest answer: the most tokens with which a run still surely fits.\n",
             style="dim",
         ),
     ]
     parts += _largest(found)
     shown, left_out = _models(found)
     parts += [Text("\nLongest answer in tokens, the largest model first", style="bold"), _table(found, shown)]
-    parts += [
-        Text(f"{MARKS['does not fit']} does not fit  {MARKS['tight']} tight  {NOT_OURS} not trained by headway")
-    ]
+    foreign = any(table()[name.lower()].family not in TRAINED for name in shown)
+    ours = f"  {NOT_OURS} not trained by headway" if foreign else ""
+    parts.append(Text(f"{MARKS['does not fit']} does not fit  {MARKS['tight']} tight{ours}"))
     more = f"{left_out} models more, and memory" if left_out else "Memory"
     parts.append(Text(f"{more} and the rule of thumb: --lines; one run in full: headway plan MODEL", style="dim"))
     return Group(*parts)

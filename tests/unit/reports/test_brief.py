@@ -1,10 +1,14 @@
 """A plan in thirty seconds: verdict, one number against one limit, at most three changes with what they cost."""
 
+import re
+from pathlib import Path
+
 import pytest
 from typer.testing import CliRunner
 
 from headway.cli.app import app
 
+ROOT = Path(__file__).parents[3]
 QUESTIONS = {
     "Qwen3-8B on a 4090": ("Qwen3-8B", "--machine", "rtx4090"),
     "LoRA of a 70B on 8 A100": ("Llama-3.1-70B", "--trainer", "headway-lora", "--machine", "8xa100-80"),
@@ -74,6 +78,18 @@ def test_a_host_of_unknown_size_is_one_line_and_never_the_headline() -> None:
     lines = plan(*QUESTIONS["fits"])
     assert "device memory" in headline(flat(lines))
     assert len([line for line in lines if "nobody said how much it has" in line]) == 1
+
+
+def test_a_launch_has_all_errors_and_the_first_of_the_other_notes() -> None:
+    words = ("tests/data/scripts/slime-step-75.sh", "--model", "qwen3-30B-A3B", "--machine", "b200x8")
+    words = (str(ROOT / words[0]), *words[1:], "--set", "host.bytes=1600e9")
+    short, long = plan(*words), plan(*words, "--lines")
+    assert max(map(len, short)) <= 80
+    notes = [[line.split()[0] for line in lines if re.match(r"  [✗!·] ", line)] for lines in (short, long)]
+    assert notes[0].count("✗") == notes[1].count("✗") == 3
+    assert len(notes[0]) == 5 < len(notes[1])
+    assert f"{len(notes[1]) - 5} more, and why each matters: --lines" in flat(short)
+    assert "Not read: 2 flags" in flat(short)
 
 
 def test_unused_devices_of_the_machine_are_told_of_and_only_there() -> None:
