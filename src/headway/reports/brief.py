@@ -18,9 +18,9 @@ SUGGESTIONS = 3
 """Changes that are shown; `--lines` shows more, `--json` all."""
 LARGEST = 3
 """Items of the worst phase that are named."""
-NAMED = 3
+NAMED = 4
 """Assumed values that are named beside their count."""
-REMARK = 3
+REMARK = 4
 """Weight of what was assumed in words, which is counted and not named beside values."""
 POOLS = 4
 """Pools beside the tightest that have a line each."""
@@ -227,15 +227,18 @@ def _unsaid(planned: Planned) -> Iterator[RenderableType]:
 
 
 def _weight(text: str) -> int:
-    """What matters the most to a reader first: a misread command, then lengths, then other values, then remarks."""
+    """What matters the most to a reader first: a misread command, how a large model is divided, then lengths, then
+    other values, then remarks."""
     key = text.partition(" ")[0].rstrip(":")
     if "was read as the command's own" in text:
         return 0
-    if key.endswith(("max_prompt", "max_answer", "tokens", "length", "len")):
+    if "scripts for models of this size" in text:
         return 1
+    if key.endswith(("max_prompt", "max_answer", "tokens", "length", "len")):
+        return 2
     if text.startswith("what host memory gains"):
         return REMARK + 1
-    return 2 if " = " in text.partition(" (")[0] else REMARK
+    return 3 if " = " in text.partition(" (")[0] else REMARK
 
 
 def _named(text: str, *, decides: bool) -> str:

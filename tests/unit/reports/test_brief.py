@@ -80,6 +80,13 @@ def test_a_host_of_unknown_size_is_one_line_and_never_the_headline() -> None:
     assert len([line for line in lines if "nobody said how much it has" in line]) == 1
 
 
+def test_how_a_large_model_is_assumed_to_be_divided_is_named() -> None:
+    text = flat(plan(*QUESTIONS["slime with a 32B"]))
+    assert "Assumed: layout.tensor = 8; trainer.optimizer.offload = 1.0;" in text
+    smaller = flat(plan("Qwen3-14B", "--trainer", "slime", "--machine", "8xh100-80"))
+    assert "Assumed: rollout.max_prompt = 512; rollout.max_answer = 1024;" in smaller
+
+
 def test_a_launch_has_all_errors_and_the_first_of_the_other_notes() -> None:
     words = ("tests/data/scripts/slime-step-75.sh", "--model", "qwen3-30B-A3B", "--machine", "b200x8")
     words = (str(ROOT / words[0]), *words[1:], "--set", "host.bytes=1600e9")
