@@ -186,6 +186,8 @@ _VERL_FSDP = {
     **_verl_offload("actor_rollout_ref.actor.fsdp_config"),
     "trainer.loss": "actor_rollout_ref.model.use_fused_kernels=True",
     "trainer.param_dtype": "actor_rollout_ref.actor.fsdp_config.model_dtype=bfloat16",
+    "trainer.offload_parameters": "actor_rollout_ref.actor.strategy=fsdp2 "
+    "actor_rollout_ref.actor.fsdp_config.offload_policy=True",
     "layout.shards": "actor_rollout_ref.actor.fsdp_config.fsdp_size={value}",
     "layout.context": "actor_rollout_ref.actor.ulysses_sequence_parallel_size={value}",
 }

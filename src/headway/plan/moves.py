@@ -338,9 +338,11 @@ def _parameters_away(workload: Workload) -> tuple[Scalar, ...]:
 
 
 def _set_parameters_away(workload: Workload, value: Scalar) -> Workload:
-    """FSDP makes the optimizer's state where the parameters are."""
-    optimizer = replace(workload.trainer.optimizer, offload=1.0)
-    return _trainer(workload, offload_parameters=bool(value), optimizer=optimizer)
+    """FSDP makes the optimizer's state where the parameters are; verl then moves nothing between its phases."""
+    trainer = workload.trainer
+    moved = "none" if trainer.system in VERL else trainer.offload
+    optimizer = replace(trainer.optimizer, offload=1.0)
+    return _trainer(workload, offload_parameters=bool(value), optimizer=optimizer, offload=moved)
 
 
 def _set_precision(workload: Workload, value: Scalar) -> Workload:
