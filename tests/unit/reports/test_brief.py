@@ -56,15 +56,15 @@ def test_the_verdict_has_one_limit_and_every_change_its_cost(name: str) -> None:
 
 
 def test_what_is_behind_lines_is_counted_and_shown_there() -> None:
-    words = QUESTIONS["verl with 16k"]
+    words = QUESTIONS["TRL on 8 GPUs"]
     short, long = flat(plan(*words)), flat(plan(*words, "--lines"))
     assert "more: --lines" in short
     assert "--lines gives each with its reason" in short
-    for only in ("No help alone for", "Assumed", "worst phase", "A logits"):
+    for only in ("No help alone for", "Assumed", "worst phase", "A optimizer moments"):
         assert only in long
     assert "No help alone" not in short
     assert "nobody said;" not in short
-    assert "cost: speed (" in long
+    assert "cost: learning (" in long
 
 
 def test_the_tight_pool_leads_whatever_the_others_are() -> None:
