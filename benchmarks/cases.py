@@ -314,7 +314,7 @@ def step_75() -> Iterator[str]:
     )
     yield "## The plan\n"
     command = f"headway plan {SCRIPT} {' '.join(OPTIONS)}"
-    shown = Group(plan_report(planned, case.trainer), lint_report(notes))
+    shown = Group(plan_report(planned, case.trainer), lint_report(notes, lines=False))
     yield from _console(command, shown)
     yield "## What the plan says about the death\n"
     yield from _about_75(planned)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
+from headway.config.words import as_workload
 from headway.errors import InputError
 from headway.facts import machines, probe, shapes
 from headway.facts.machine import Limit, Machine
@@ -77,7 +78,7 @@ def read_case(
             launch = read_launch(words)
         except NoTrainerError as error:
             raise error.named(machine, model) from None
-        return launch_case(launch, model, machine, pod, settings)
+        return launch_case(launch, model, machine, pod, as_workload(settings))
     if model is not None:
         raise InputError(f"--model {model}: only a launch script or command has one; name the model as RUN")
     case = _case(words[0], trainer, machine, settings)
@@ -110,7 +111,7 @@ def _case(run: str, trainer: str | None, machine: str | None, settings: Sequence
     if trainer is None and shape.family not in shapes.TRAINED:
         own = f"headway trains {', '.join(shapes.TRAINED)}"
         raise InputError(f"{run}: {own}, and this is {shape.family}; name who trains it, such as --trainer fsdp2")
-    return _of_model(shape, trainer or OWN, machine, host, keys)
+    return _of_model(shape, trainer or OWN, machine, host, as_workload(keys))
 
 
 def is_launch(words: Sequence[str]) -> bool:
@@ -285,10 +286,17 @@ def _of_model(shape: ModelShape, trainer: str, name: str | None, host: int | Non
     workload = presets.workload(shape, trainer, settings)
     machine = find_machine(name, host, ray=workload.ray)
     given = {setting.partition("=")[0].strip() for setting in settings}
-    if filled := _from_machine(workload, machine, given):
+    filled = _from_machine(workload, machine, given)
+    if filled:
         workload = presets.workload(shape, trainer, (*settings, *filled))
-        said = tuple(f"{setting.replace('=', ' = ')} (nobody said; as {machine.name} is)" for setting in filled)
-        workload = replace(workload, unknown=(*workload.unknown, *said))
+    taken = {setting.partition("=")[0] for setting in filled}
+    large = presets.large(workload, given | taken)
+    if large:
+        workload = presets.workload(shape, trainer, (*settings, *filled, *large))
+    said = [f"{setting.replace('=', ' = ')} (nobody said; as {machine.name} is)" for setting in filled]
+    source = presets.SOURCES.get(workload.trainer.system, "")
+    said += [f"{setting.replace('=', ' = ')} (nobody said; as {source})" for setting in large]
+    workload = replace(workload, unknown=(*workload.unknown, *said))
     check_device(workload, machine, f"--trainer {trainer}")
     check_layout(workload, machine)
     workload = replace(workload, unknown=(*workload.unknown, *machines.said(name or "")))
@@ -301,11 +309,12 @@ def _from_machine(workload: Workload, machine: Machine, given: set[str]) -> tupl
     system = workload.trainer.system
     if not machine.device_count:
         return ("device=cpu",) if system == OWN and "device" not in given else ()
-    if system not in presets.SHARDED or any(key.startswith("layout.") for key in given):
+    sharded = system in presets.SHARDED or system in presets.NODES
+    if not sharded or any(key.startswith("layout.") for key in given):
         return ()
-    devices = machine.device_count // machine.nodes
-    found = (("layout.nodes", machine.nodes), ("layout.devices", devices))
-    return tuple(f"{key}={count}" for key, count in found if count > 1)
+    devices, layout = machine.device_count // machine.nodes, workload.layout
+    found = (("layout.nodes", machine.nodes, layout.nodes), ("layout.devices", devices, layout.devices))
+    return tuple(f"{key}={count}" for key, count, own in found if count > 1 or count != own)
 
 
 def check_device(workload: Workload, machine: Machine, run: str) -> None:

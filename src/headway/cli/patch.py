@@ -10,6 +10,7 @@ from headway.errors import InputError
 from headway.foreign.patch import Edit, Patched, edits_of, patch
 from headway.foreign.readers import settings_of
 from headway.foreign.shell import read_text
+from headway.plan.moves import Cost
 from headway.plan.planned import Planned
 from headway.plan.remedies import Remedy
 from headway.plan.verdict import Kind, fits_surely, verdict
@@ -76,10 +77,10 @@ def _so(kind: Kind) -> str:
 
 
 def _candidates(planned: Planned) -> Iterator[Remedy]:
-    """The remedies that fit; tight ones only where the run is not tight already."""
+    """The remedies that fit; tight ones only where the run is not tight already. What hardly learns comes last."""
     kinds = ("fits",) if planned.outcome.kind == "tight" else ("fits", "tight")
-    for kind in kinds:
-        yield from (remedy for remedy in planned.advice.remedies if remedy.kind == kind)
+    found = [remedy for kind in kinds for remedy in planned.advice.remedies if remedy.kind == kind]
+    yield from sorted(found, key=lambda remedy: remedy.cost is Cost.LOSSY)
 
 
 def _made(launch: Launch, remedy: Remedy, out: Path) -> Patched:

@@ -17,16 +17,19 @@ RUN_HELP = (
     "RunSpec (TOML), launch script (shell, Python, notebook), log that prints its arguments, -- python3 train.py "
     "..., or a model: a name such as qwen3-4B, a hub id, a folder with a config.json."
 )
-SET_HELP = "key=value: of the RunSpec, else of the Workload (docs/workload.md), or machine.host=512GiB."
+SET_HELP = "key=value of a RunSpec or a Workload (docs/runspec.md, docs/workload.md), or machine.host=512GiB."
 FIX_HELP = "Write the RunSpec, or the launch script, with the first change that makes it fit."
 
 
 def plan(
-    run: Annotated[list[str], typer.Argument(metavar="RUN", help=RUN_HELP)],
+    run: Annotated[list[str] | None, typer.Argument(metavar="RUN", help=RUN_HELP, show_default=False)] = None,
     trainer: Annotated[
-        str | None, typer.Option("--trainer", help="Who trains a model, such as miles-fsdp.  [default: headway]")
+        str | None,
+        typer.Option("--trainer", "--system", help="Who trains a model, such as miles-fsdp.  [default: headway]"),
     ] = None,
-    model: Annotated[str | None, typer.Option("--model", help="The model of a launch that does not tell it.")] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", help="The model of a launch that does not tell it, or RUN itself.")
+    ] = None,
     machine: Annotated[
         str | None, typer.Option("--machine", help="Plan for gb10, 8xh100-80, ...  [default: this machine]")
     ] = None,
@@ -41,7 +44,7 @@ def plan(
         bool, typer.Option("--settings", help="Show what was read of a launch, and no plan.")
     ] = False,
     lines: Annotated[
-        bool, typer.Option("--lines", help="Show every line with its formula, numbers put in, and its source.")
+        bool, typer.Option("--lines", help="Show all: each phase and pool, all changes, each line with its formula.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON (docs/plan.md).")] = False,
     fix: Annotated[Path | None, typer.Option("--fix", "--patch", help=FIX_HELP)] = None,
@@ -50,6 +53,9 @@ def plan(
 
     Exit code 0: it fits (tight too). 3: it does not. 4: cannot tell. 2: bad input.
     """
+    if not run and model is not None:
+        run, model = [model], None
+    run = run or []
     if settings:
         _show_settings(run, at_step, as_json)
         return
@@ -89,7 +95,7 @@ def plan(
         if case.launch is not None:
             from headway.reports.launch import lint_report
 
-            console.print(lint_report(notes))
+            console.print(lint_report(notes, lines=lines))
     raise typer.Exit(planned.outcome.exit_code)
 
 

@@ -18,12 +18,15 @@ def size(
     model: Annotated[
         str | None, typer.Option("--model", help="Only models whose name has this in it; * and ? match any text.")
     ] = None,
+    lines: Annotated[
+        bool, typer.Option("--lines", help="Show every model that headway trains, with the memory of each.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON (docs/size.md).")] = False,
 ) -> None:
-    """List the models that train on a machine: predicted peak, longest answer and samples in flight by recipe."""
+    """List the models that train on a machine, the largest first, with the longest answer that fits by recipe."""
     from headway.cli.sizing import sized
 
-    found = sized(machine, set_ or (), model)
+    found = sized(machine, set_ or (), model, every=lines or as_json)
     if as_json:
         import json
 
@@ -34,5 +37,6 @@ def size(
     from rich.console import Console
 
     from headway.reports.size import size_report
+    from headway.reports.size_brief import brief
 
-    Console(highlight=False).print(size_report(found))
+    Console(highlight=False).print(size_report(found) if lines else brief(found))

@@ -6,26 +6,29 @@ from fnmatch import fnmatchcase
 from msgspec.structs import replace
 
 from headway.cli.inputs import find_machine, host_memory
+from headway.config.words import as_workload
 from headway.errors import InputError
 from headway.facts.shapes import TRAINED, ModelShape, nearest, table
 from headway.facts.workload import Workload
 from headway.foreign import settings
-from headway.plan.moves import is_rehearsal
-from headway.plan.size import OTHERS, OWN, Recipe, trainable
+from headway.plan.size import OTHERS, OWN, Recipe, popular, trainable
 from headway.plan.sizing import Sizing, sizing
+from headway.plan.smaller import is_rehearsal
 from headway.plan.verdict import with_lengths
 
 BATCH = ("rollout.max_prompt", "rollout.max_answer", "rollout.prompts", "rollout.samples")
 """Keys of the standard batch that may be set."""
 
 
-def sized(name: str | None, given: Sequence[str], pattern: str | None) -> Sizing:
-    """The table of a machine by name, or of this one. InputError for what cannot be set and a pattern of no model."""
-    host, batch = host_memory(given)
+def sized(name: str | None, given: Sequence[str], pattern: str | None, *, every: bool = True) -> Sizing:
+    """The table of a machine by name, or of this one: of models of a pattern, of all that headway trains (`every`),
+    or of those that people train today. InputError for what cannot be set and a pattern of no model."""
+    host, batch = host_memory(as_workload(given))
     machine = find_machine(name, host, ray=True)
     change = _change(batch)
     own, others = (tuple(_with(recipe, change) for recipe in recipes) for recipes in (OWN, OTHERS))
-    models = trainable() if pattern is None else _matching(pattern)
+    plain = trainable() if every else popular()
+    models = plain if pattern is None else _matching(pattern)
     return sizing(machine, models, own, others if machine.device_count else ())
 
 

@@ -17,6 +17,7 @@ from headway.config.checks import DATA_SUFFIXES, contradictions
 from headway.config.keys import Key, show
 from headway.config.sections import ModelSection, RunSpec, Section
 from headway.config.source import ModelSource, resolve
+from headway.config.words import as_runspec
 from headway.errors import InputError
 
 Tables = dict[str, Any]
@@ -43,16 +44,16 @@ FOREIGN_NAMES = {
 def load(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
     """Read, override, validate and resolve a RunSpec.
 
-    An override is `section.key=value`: the value is read as TOML, else as text; a bare `none` takes a key or a
-    whole section away. Paths become absolute: `output.dir`, by default `runs/<name of the file>`, and a model's
-    folder are relative to the current directory, every other path, and a model's folder that is not there, to the
-    folder of `path`.
+    An override is `section.key=value`, or a Workload's name of the same key: the value is read as TOML, else as
+    text; a bare `none` takes a key or a whole section away. Paths become absolute: `output.dir`, by default
+    `runs/<name of the file>`, and a model's folder are relative to the current directory, every other path, and a
+    model's folder that is not there, to the folder of `path`.
 
     Raises InputError with every problem found.
     """
     tables = _read(path)
     problems: list[str] = []
-    for override in overrides:
+    for override in as_runspec(overrides):
         problems += _override(tables, override)
     spec, rejected, faults = _validate(tables)
     problems += faults

@@ -39,7 +39,7 @@ def with_plan(diagnosis: Diagnosis, workload: Workload, machine: Machine) -> Dia
     remedies: tuple[Mapping[str, object], ...] = tuple(
         {
             "text": remedy.text, "verdict": remedy.kind, "pool": remedy.pool, "before_bytes": remedy.before_bytes,
-            "after_bytes": remedy.after_bytes, "cost": remedy.cost.name.lower(),
+            "after_bytes": remedy.after_bytes, "cost": remedy.cost.word,
         }
         for remedy in planned.advice.remedies[:MOST]
     )  # fmt: skip

@@ -194,6 +194,8 @@ PRESETS = {
         Preset("litgpt", "litgpt full fine-tuning", _sft("litgpt", loss="logits-chunks"), _SFT),
     )
 }  # fmt: skip
+SHORT_NAMES = {"verl": "verl-fsdp"}
+"""A system's name -> its trainer where it has one by default."""
 GROWTH = "what host memory gains from step to step (not planned: a leak is no setting; measure two steps)"
 """What no plan of a long run knows, though runs have died of it."""
 SHARDED = frozenset(
@@ -202,9 +204,55 @@ SHARDED = frozenset(
 """Systems whose ranks divide parameters, gradients and optimizer state among them when nothing else is set."""
 
 
+NODES = {"slime", "verl-megatron"}
+"""Megatron's systems, whose launch scripts take whole nodes."""
+LARGE, LARGER = 30e9, 60e9
+"""Parameters from which launch scripts divide and offload a model, and from which their engines take a whole node."""
+SOURCES = {
+    "slime": "slime's own scripts for models of this size, such as run-qwen3-32B.sh",
+    "verl-fsdp": "verl's own scripts for models of this size, such as run_qwen2-32b_sglang_fsdp_npu.sh",
+    "verl-megatron": "verl's own scripts for models of this size",
+}
+
+
+def large(run: Workload, given: set[str]) -> tuple[str, ...]:
+    """Settings that a system's own launch scripts have for models of 30 billion parameters and more, where the run
+    has its preset's: tensor parallel ranks in trainer and engine, the optimizer's state in host memory.
+
+    Sources: THUDM/slime scripts/run-qwen3-32B.sh and run-qwen3-30B-A3B.sh; verl examples/grpo_trainer.
+
+    >>> from headway.facts.shapes import table
+    >>> large(workload(table()["qwen3-32b"], "slime"), {"engine.tensor_parallel"})
+    ('layout.tensor=8', 'trainer.optimizer.offload=1.0', 'trainer.optimizer.precision_aware=true')
+    """
+    shape, system = run.model, run.trainer.system
+    if system not in SOURCES or shape.parameters() < LARGE:
+        return ()
+    found: dict[str, str] = {}
+    if system in NODES:
+        found["layout.tensor"] = str(_ranks(run, 4 if shape.experts else 8, shape.kv_heads))
+        if shape.experts:
+            found |= {"layout.expert_parallel": str(_ranks(run, 8, shape.experts)), "layout.expert_tensor": "1"}
+    if system == "slime":
+        found |= {"trainer.optimizer.offload": "1.0", "trainer.optimizer.precision_aware": "true"}
+        found["engine.tensor_parallel"] = str(_ranks(run, 8, shape.heads))
+    else:
+        found["trainer.offload"] = "parameters+optimizer"
+        found["engine.tensor_parallel"] = str(_ranks(run, 4 if shape.parameters() < LARGER else 8, shape.heads))
+    return tuple(f"{key}={value}" for key, value in found.items() if key not in given)
+
+
+def _ranks(run: Workload, most: int, *counts: int) -> int:
+    """The most ranks, a power of two, that divide a node's devices, what the model has of something, and `most`."""
+    ranks = most
+    while ranks > 1 and any(count % ranks for count in (run.layout.devices, *counts)):
+        ranks //= 2
+    return ranks
+
+
 def by_name(name: str) -> Preset:
     """The preset of a trainer. InputError with the nearest names."""
-    found = PRESETS.get(name.lower())
+    found = PRESETS.get(SHORT_NAMES.get(name.lower(), name.lower()))
     if found is None:
         near = get_close_matches(name.lower(), PRESETS, n=3, cutoff=0.3) or list(PRESETS)
         raise InputError(f"--trainer {name}: no such trainer; there are {', '.join(near)}")
@@ -250,6 +298,9 @@ def _settled(run: Workload, given: set[str]) -> Workload:
     if trainer.system == "headway" and "trainer.cap" not in given:
         trainer = replace(trainer, cap=max(run.rollout.longest, 1))
     engine = run.engine
+    if engine is not None and engine.colocated and "engine.tensor_parallel" not in given:
+        while layout.ranks % engine.tensor_parallel:
+            engine = replace(engine, tensor_parallel=max(1, engine.tensor_parallel // 2))
     if engine is not None and not engine.colocated and "trainer.offload" not in given:
         # the trainer keeps its devices, so nothing has to go
         trainer = replace(trainer, offload="none")
@@ -260,7 +311,7 @@ def _settled(run: Workload, given: set[str]) -> Workload:
         for name in ROLES
         if getattr(run, name) is not None and not any(key.startswith(f"{name}.layout.") for key in given)
     }
-    return replace(run, layout=layout, trainer=trainer, **others)
+    return replace(run, layout=layout, trainer=trainer, engine=engine, **others)
 
 
 def contradictions(run: Workload) -> list[str]:

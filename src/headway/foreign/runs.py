@@ -281,15 +281,16 @@ def _offload(reading: Reading) -> Offload:
 
 def _verl_fsdp(reading: Reading) -> Trainer:
     """fp32 parameters that are cast when gathered, unless `model_dtype` says otherwise; an offloaded reference."""
-    dtype = _half(reading, "fp32")
+    dtype, policy = _half(reading, "fp32"), reading.flag(f"{ACTOR}.fsdp_config.offload_policy")
     state: StateDtype = "fp32" if dtype == "fp32" else "bf16"
     lora = reading.lora(f"{MODEL}.target_modules")
-    return Trainer(
+    return Trainer(  # under FSDP2's offload policy all waits in host memory, and verl itself moves nothing
         system="verl-fsdp", param_dtype=dtype, compute_dtype="bf16", grad_dtype=dtype if lora is None else None,
         lora=lora, reference=_reference(reading, lora, "host"), cap=0, checkpointing=reading.checkpointing(),
         attention="flash", logprob_chunk=0, entropy=_entropy(reading), updates=1, scores=True,
-        optimizer=Optimizer(step="foreach", master=False, state_dtype=state),
-        loss="fused" if reading.flag(f"{MODEL}.use_fused_kernels") else "logits", offload=_offload(reading),
+        optimizer=Optimizer(step="foreach", master=False, state_dtype=state, offload=1.0 if policy else 0.0),
+        loss="fused" if reading.flag(f"{MODEL}.use_fused_kernels") else "logits",
+        offload="none" if policy else _offload(reading), offload_parameters=policy,
     )  # fmt: skip
 
 

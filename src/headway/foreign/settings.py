@@ -10,6 +10,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from msgspec import Struct
 from msgspec.structs import replace
 
+from headway.config.words import SAME
 from headway.errors import InputError
 from headway.facts.shapes import ModelShape
 from headway.facts.workload import ROLES, VALUED, Engine, Float8, Layout, Lora, Offload, OtherModel, Quant, Workload
@@ -242,8 +243,12 @@ _AT_LEAST_ONE = {
 
 
 def _no_such_key(path: str) -> str:
-    last = path.rpartition(".")[2]
+    from headway.config.keys import table as runspec
+
+    section, _, last = path.rpartition(".")
+    if last in runspec().get(section, {}):
+        return f"--set {path}: is a RunSpec's key that changes nothing which is planned here; leave it out"
     same = [key for key in table() if key.rpartition(".")[2] == last]
-    near = same or get_close_matches(path, list(table()), n=3, cutoff=0.5)
+    near = same[:3] or get_close_matches(path, [*table(), *SAME], n=3, cutoff=0.5)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     return f"--set {path}: no such key of a workload{hint}"

@@ -18,8 +18,10 @@ SpellKey = Literal[
     "trainer.cap", "trainer.rows", "trainer.checkpointing", "trainer.reference", "trainer.attention",
     "trainer.logprob_chunk", "trainer.loss", "trainer.param_dtype", "trainer.lora", "trainer.quant",
     "trainer.optimizer.state_dtype", "trainer.optimizer.in_backward", "trainer.optimizer.offload", "trainer.offload",
-    "engine.memory_fraction", "engine.tensor_parallel", "engine.max_seqs", "engine.graphs", "model",
-    "layout.devices", "layout.nodes", "layout.shards", "layout.tensor",
+    "trainer.optimizer.paged", "trainer.offload_parameters",
+    "engine.memory_fraction", "engine.tensor_parallel", "engine.max_seqs", "engine.graphs",
+    "engine.kv_dtype", "engine.releases", "model", "gathers",
+    "layout.devices", "layout.nodes", "layout.shards", "layout.tensor", "layout.context",
     "critic.trainer.rows", "critic.trainer.cap", "critic.trainer.offload",
 ]  # fmt: skip
 """Keys of a Workload that a remedy may change; "model" is the model itself, "trainer.lora" the rank."""
@@ -51,6 +53,7 @@ _SLIME_ROLLOUT = {
     "engine.tensor_parallel": "--rollout-num-gpus-per-engine {value}",
     "engine.max_seqs": "--sglang-max-running-requests {value}",
     "engine.graphs": "--sglang-disable-cuda-graph",
+    "engine.kv_dtype": "--sglang-kv-cache-dtype fp8_e4m3",
     "model": "--hf-checkpoint {value}",
     "layout.devices": "--actor-num-gpus-per-node {value}",
     "layout.nodes": "--actor-num-nodes {value}",
@@ -62,6 +65,7 @@ _CORE = {
     "trainer.checkpointing": "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
     "trainer.optimizer.offload": "--optimizer-cpu-offload --use-precision-aware-optimizer",
     "layout.tensor": "--tensor-model-parallel-size {value}",
+    "layout.context": "--context-parallel-size {value}",
 }
 """Megatron-LM's own flags."""
 
@@ -78,7 +82,11 @@ _TRANSFORMERS = {
     "trainer.attention": "--attn_implementation {value}",
     "trainer.loss": "--use_liger_kernel true",
     "trainer.optimizer.state_dtype=int8": "--optim adamw_bnb_8bit",
+    "trainer.optimizer.paged": "--optim paged_adamw_8bit",
+    "trainer.offload_parameters": "accelerate launch --use_fsdp --fsdp_offload_params true",
+    "gathers": "accelerate launch --fsdp_state_dict_type SHARDED_STATE_DICT",
     "model": "--model_name_or_path {value}",
+    "layout.shards": "accelerate launch --use_fsdp --fsdp_version 2",
     "layout.devices": "accelerate launch --use_fsdp --fsdp_version 2 --num_processes {value}",
     "layout.nodes": "accelerate launch --use_fsdp --fsdp_version 2 --num_machines {value}",
 }
@@ -99,6 +107,10 @@ _SCRIPT = {
     "trainer.loss": "use_liger_kernel=True",
     "trainer.param_dtype": 'dtype="bfloat16"',
     "trainer.optimizer.state_dtype=int8": 'optim="adamw_bnb_8bit"',
+    "trainer.optimizer.paged": 'optim="paged_adamw_8bit"',
+    "trainer.offload_parameters": "accelerate launch --use_fsdp --fsdp_offload_params true",
+    "gathers": "accelerate launch --fsdp_state_dict_type SHARDED_STATE_DICT",
+    "layout.shards": "accelerate launch --use_fsdp --fsdp_version 2",
     "trainer.lora": "peft_config=LoraConfig(r={value})",
     "trainer.quant": "quantization_config=BitsAndBytesConfig(load_in_4bit=True), with a LoRA",
     "model": 'model="{value}"',
@@ -113,6 +125,8 @@ _UNSLOTH = {
     "trainer.rows": "per_device_train_batch_size={value}",
     "trainer.checkpointing": 'use_gradient_checkpointing="unsloth"',
     "trainer.optimizer.state_dtype=int8": 'optim="adamw_8bit"',
+    "trainer.optimizer.paged": 'optim="paged_adamw_8bit"',
+    "engine.releases": 'os.environ["UNSLOTH_VLLM_STANDBY"] = "1" before the import',
     "trainer.lora": "get_peft_model(model, r={value})",
     "trainer.quant": "load_in_4bit=True",
     "engine.memory_fraction": "gpu_memory_utilization={before} -> {value}",
@@ -123,6 +137,7 @@ _FSDP = {
     "trainer.rows": "{value} samples in a micro-batch",
     "rollout.max_answer": "sequences of at most {value} tokens",
     "trainer.checkpointing": "checkpoint_wrapper around every block",
+    "trainer.offload_parameters": "offload the parameters to the CPU (CPUOffload, CPUOffloadPolicy)",
     "trainer.param_dtype": "load the parameters in bfloat16",
     "trainer.optimizer.state_dtype=int8": "torchao.optim.AdamW8bit",
     "trainer.optimizer.state_dtype=bf16": "keep Adam's moments in bfloat16",
@@ -136,7 +151,7 @@ _VERL = {
     "rollout.prompts": "data.train_batch_size={value} actor_rollout_ref.actor.ppo_mini_batch_size={mini}",
     "rollout.samples": "actor_rollout_ref.rollout.n={value}",
     "rollout.max_answer": "data.max_response_length={value}",
-    "trainer.cap": "actor_rollout_ref.actor.ppo_max_token_len_per_gpu={value}",
+    "trainer.cap": "actor_rollout_ref.actor.ppo_max_token_len_per_gpu={each}",
     "trainer.rows": "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu={value}",
     "trainer.checkpointing": "actor_rollout_ref.model.enable_gradient_checkpointing=True",
     "trainer.reference": "actor_rollout_ref.actor.use_kl_loss=False algorithm.use_kl_in_reward=False",
@@ -149,6 +164,8 @@ _VERL = {
     "engine.tensor_parallel": "actor_rollout_ref.rollout.tensor_model_parallel_size={value}",
     "engine.max_seqs": "actor_rollout_ref.rollout.max_num_seqs={value}",
     "engine.graphs": "actor_rollout_ref.rollout.enforce_eager=True",
+    "engine.kv_dtype": "+actor_rollout_ref.rollout.engine_kwargs.vllm.kv_cache_dtype={value}",
+    "engine.releases": "actor_rollout_ref.rollout.free_cache_engine=True",
     "model": "actor_rollout_ref.model.path={value}",
     "layout.devices": "trainer.n_gpus_per_node={value}",
     "layout.nodes": "trainer.nnodes={value}",
@@ -169,7 +186,10 @@ _VERL_FSDP = {
     **_verl_offload("actor_rollout_ref.actor.fsdp_config"),
     "trainer.loss": "actor_rollout_ref.model.use_fused_kernels=True",
     "trainer.param_dtype": "actor_rollout_ref.actor.fsdp_config.model_dtype=bfloat16",
+    "trainer.offload_parameters": "actor_rollout_ref.actor.strategy=fsdp2 "
+    "actor_rollout_ref.actor.fsdp_config.offload_policy=True",
     "layout.shards": "actor_rollout_ref.actor.fsdp_config.fsdp_size={value}",
+    "layout.context": "actor_rollout_ref.actor.ulysses_sequence_parallel_size={value}",
 }
 _VERL_CORE = "++actor_rollout_ref.actor.megatron.override_transformer_config.recompute"
 _VERL_ADAM = "++actor_rollout_ref.actor.optim.override_optimizer_config.optimizer"
@@ -180,6 +200,7 @@ _VERL_MEGATRON = {
     "trainer.checkpointing": f"{_VERL_CORE}_granularity=full {_VERL_CORE}_method=uniform {_VERL_CORE}_num_layers=1",
     "trainer.optimizer.offload": f"{_VERL_ADAM}_cpu_offload=True {_VERL_ADAM}_offload_fraction=1.0",
     "layout.tensor": "actor_rollout_ref.actor.megatron.tensor_model_parallel_size={value}",
+    "layout.context": "actor_rollout_ref.actor.megatron.context_parallel_size={value}",
 }
 
 SPELLINGS: dict[str, dict[str, str]] = {
@@ -200,6 +221,7 @@ SPELLINGS: dict[str, dict[str, str]] = {
         "trainer.reference": "--beta 0",
         "engine.memory_fraction": "--vllm_gpu_memory_utilization {before} -> {value}",
         "engine.tensor_parallel": "--vllm_tensor_parallel_size {value}",
+        "engine.releases": "--vllm_enable_sleep_mode true",
     },
     "trl-sft": {**_TRL, "rollout.max_answer": "--max_length {value}"},
     "hf": {**_TRANSFORMERS, "rollout.max_answer": "--block_size {value}"},
@@ -216,6 +238,7 @@ SPELLINGS: dict[str, dict[str, str]] = {
         "rollout.max_answer": "max_completion_length={value}",
         "trainer.reference": "beta=0",
         "engine.memory_fraction": "vllm_gpu_memory_utilization={before} -> {value}",
+        "engine.releases": "vllm_enable_sleep_mode=True",
     },
     "trl-sft-script": {**_SCRIPT, "rollout.max_answer": "max_length={value}"},
     "hf-script": {**_SCRIPT, "rollout.max_answer": "max_length={value} where the data is tokenized"},
@@ -225,7 +248,15 @@ SPELLINGS: dict[str, dict[str, str]] = {
     "fsdp1": _FSDP,
     "fsdp2": _FSDP,
     "torchtitan": _FSDP,
-    "deepspeed": {**_TRANSFORMERS, "layout.devices": "deepspeed --num_gpus {value}"},
+    "deepspeed": {
+        **_TRANSFORMERS,
+        "layout.devices": "deepspeed --num_gpus {value}",
+        "layout.shards": '"zero_optimization": {{"stage": 3}} in the DeepSpeed configuration',
+        "trainer.offload_parameters": '"offload_param" and "offload_optimizer": {{"device": "cpu"}} in the DeepSpeed '
+        "configuration",
+        "trainer.optimizer.offload": '"offload_optimizer": {{"device": "cpu"}} in the DeepSpeed configuration',
+        "gathers": '"stage3_gather_16bit_weights_on_model_save": false in the DeepSpeed configuration',
+    },
     "torchtune": {
         "trainer.rows": "batch_size={value}",
         "rollout.max_answer": "tokenizer.max_seq_len={value}",
@@ -269,7 +300,9 @@ SPELLINGS: dict[str, dict[str, str]] = {
         "engine.memory_fraction": "--vllm_gpu_memory_utilization {before} -> {value}",
         "engine.tensor_parallel": "--vllm_num_engines {engines} --vllm_tensor_parallel_size {value}",
         "engine.graphs": "--enforce_eager",
+        "engine.releases": "--vllm_enable_sleep",
         "trainer.optimizer.offload": "--adam_offload",
+        "layout.shards": "--zero_stage 3",
         "model": "--pretrain {value}",
         "layout.devices": "--actor_num_gpus_per_node {value}",
         "layout.nodes": "--actor_num_nodes {value}",
@@ -283,7 +316,8 @@ SPELLINGS: dict[str, dict[str, str]] = {
 
 class Counts(Struct, frozen=True):
     """What goes with a change where a system wants it written too: `answers` of a step, `batch` of them and `mini`
-    prompts for an optimizer step, `accum` micro-batches of a rank for one, `engines`.
+    prompts for an optimizer step, `accum` micro-batches of a rank for one, `engines`, and `each`: a cap's tokens for
+    each of the ranks that divide a sample.
 
     >>> Counts(answers=64).batch
     0
@@ -294,6 +328,7 @@ class Counts(Struct, frozen=True):
     mini: int = 0
     accum: int = 0
     engines: int = 0
+    each: int = 0
 
 
 def counts(workload: Workload) -> Counts:
@@ -302,7 +337,7 @@ def counts(workload: Workload) -> Counts:
     >>> from headway.facts.shapes import table
     >>> from headway.foreign.presets import workload
     >>> counts(workload(table()["qwen3-4b"], "verl-fsdp"))
-    Counts(answers=1024, batch=1024, mini=128, accum=0, engines=4)
+    Counts(answers=1024, batch=1024, mini=128, accum=0, engines=4, each=16384)
     """
     rollout, layout, trainer, engine = workload.rollout, workload.layout, workload.trainer, workload.engine
     answers, updates = rollout.prompts * rollout.samples, max(1, trainer.updates)
@@ -312,7 +347,8 @@ def counts(workload: Workload) -> Counts:
     if engine is not None:
         devices = layout.ranks if engine.colocated else engine.devices
         engines = devices // (engine.tensor_parallel * engine.pipeline_parallel)
-    return Counts(answers, answers // updates, rollout.prompts // updates, accum, engines)
+    each = -(-trainer.cap // layout.context)
+    return Counts(answers, answers // updates, rollout.prompts // updates, accum, engines, each)
 
 
 _RUNSPEC: dict[str, tuple[str, Scalar | None]] = {
@@ -347,7 +383,8 @@ def spell(
     if text is None:
         return None
     mib = value >> 20 if isinstance(value, int) else 0
-    return text.format(value=value, before=before, mib=mib, **asdict(beside or Counts()))
+    more = asdict(beside or Counts())
+    return text.format(value=value, before=before, mib=mib, **{**more, "each": more["each"] or value})
 
 
 def accepts(system: str, key: SpellKey, value: Scalar) -> bool:

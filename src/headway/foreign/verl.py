@@ -124,6 +124,7 @@ CORE = f"{MCORE}.override_transformer_config"
 DETAILS = (
     f"{ACTOR}.entropy_coeff", f"{ROLLOUT}.max_num_seqs", f"{ROLLOUT}.max_num_batched_tokens",
     f"{ROLLOUT}.free_cache_engine", f"{ROLLOUT}.enforce_eager", f"{MODEL}.use_fused_kernels", f"{FSDP}.fsdp_size",
+    f"{FSDP}.offload_policy",
     f"{REF}.megatron.param_offload", f"{MODEL}.target_modules", f"{MCORE}.virtual_pipeline_model_parallel_size",
     f"{CORE}.num_layers_in_first_pipeline_stage", f"{CORE}.num_layers_in_last_pipeline_stage",
     "algorithm.use_kl_in_reward",

@@ -9,6 +9,7 @@ from headway.foreign import settings
 from headway.foreign.spelling import Scalar, SpellKey
 from headway.plan.ledger import Peak, Phase
 from headway.plan.moves import Cost
+from headway.plan.prices import together
 from headway.plan.verdict import Kind
 
 
@@ -16,7 +17,8 @@ class Change(Struct, frozen=True):
     """One key with its new value: as the input's own system writes it, and as keys of headway's RunSpec.
 
     `runspec` is empty where the change is not a key's to make. `before` is None where the run had no value. `place`
-    is that of its move in the table of moves, by which equals of one cost are ordered.
+    is that of its move in the table of moves, by which equals of one cost are ordered. `loses` says what the change
+    costs, as `speed: ...`, `learning: ...` or `data: ...`.
 
     >>> Change("trainer.cap", 4096, 512, "train.cap = 512", Cost.FREE, {"train.cap": 512}).value
     512
@@ -29,6 +31,7 @@ class Change(Struct, frozen=True):
     cost: Cost
     runspec: Mapping[str, Scalar]
     place: int = 0
+    loses: str = ""
 
 
 class Effect(Struct, frozen=True):
@@ -52,6 +55,7 @@ class Remedy(Struct, frozen=True):
     The first of `effects` is of the pool that they are proposed for. `kind` is the verdict of all pools that have a
     known limit, of the run as changed, `workload`. `worst_before` is the phase that decides in that first pool before
     the change, in which the run would end where it does not fit, and `worst_after` what the same phase holds with it.
+    `grown` are pools without a known limit whose bound rises by more than a tenth, with the bound that they get.
     """
 
     changes: tuple[Change, ...]
@@ -60,6 +64,7 @@ class Remedy(Struct, frozen=True):
     workload: Workload
     worst_before: Peak
     worst_after: Peak
+    grown: tuple[tuple[str, int], ...] = ()
 
     @property
     def pool(self) -> str:
@@ -105,6 +110,11 @@ class Remedy(Struct, frozen=True):
     def cost(self) -> Cost:
         """The dearest of the changes."""
         return max(change.cost for change in self.changes)
+
+    @property
+    def loses(self) -> str:
+        """What the changes cost in learning, speed or data, in words."""
+        return together(change.loses for change in self.changes)
 
     @property
     def runspec(self) -> dict[str, Scalar]:

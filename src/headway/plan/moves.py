@@ -1,17 +1,17 @@
 """The changes that a remedy is made of: which key, which values, what they do to a run, what they cost its user."""
 
-import re
 from collections.abc import Callable, Iterator
 from enum import IntEnum
-from functools import cache
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from headway.facts.machine import Machine
-from headway.facts.shapes import ModelShape, table
+from headway.facts.shapes import table
 from headway.facts.workload import Lora, Quant, Recompute, Workload
 from headway.foreign.spelling import Scalar, SpellKey, accepts
+from headway.plan.smaller import smaller_models
+from headway.plan.systems import system
 from headway.units import MIB
 
 
@@ -19,23 +19,33 @@ class Cost(IntEnum):
     """What a change costs the user, the least first.
 
     FREE: the same numbers at about the same speed. SLOWER: the same numbers, and a run that takes clearly longer.
-    EXPERIMENT: what is learned, or how exactly, changes. HARDWARE: more of it. MODEL: another one, so another result.
+    HARDWARE: devices that the machine has and the run does not use. EXPERIMENT: what is learned, or how exactly,
+    changes. MODEL: another one, so another result. LOSSY: the same model hardly learns.
 
-    >>> Cost.FREE < Cost.SLOWER < Cost.EXPERIMENT < Cost.HARDWARE < Cost.MODEL
+    >>> Cost.FREE < Cost.SLOWER < Cost.HARDWARE < Cost.EXPERIMENT < Cost.MODEL < Cost.LOSSY
     True
+    >>> Cost.LOSSY.word
+    'experiment'
     """
 
     FREE = 0
     SLOWER = 1
-    EXPERIMENT = 2
-    HARDWARE = 3
+    HARDWARE = 2
+    EXPERIMENT = 3
     MODEL = 4
+    LOSSY = 5
+
+    @property
+    def word(self) -> str:
+        """The cost in JSON, where a lossy change is one of the experiment."""
+        return (Cost.EXPERIMENT if self is Cost.LOSSY else self).name.lower()
 
 
 class Move(Struct, frozen=True):
     """One kind of change. `values` are those worth trying on a run, the mildest first; none where it has no place.
 
-    `raises`: it is there for an engine that has no room for a sample, and holds more of the device.
+    `raises`: it is there for an engine that has no room for a sample, and holds more of the device. `starved`: only
+    such an engine has a use for it. `also` are keys that it sets beside its own where they are not so already.
     """
 
     key: SpellKey
@@ -43,6 +53,8 @@ class Move(Struct, frozen=True):
     values: Callable[[Workload], tuple[Scalar, ...]]
     apply: Callable[[Workload, Scalar], Workload]
     raises: bool = False
+    starved: bool = False
+    also: tuple[SpellKey, ...] = ()
 
 
 LORA_RANK = 16
@@ -51,12 +63,14 @@ LEAST_ANSWER = 16
 LEAST_CHUNK = 32
 LEAST_FRACTION, MOST_FRACTION = 0.05, 0.9
 LEAST_SEQS = 8
+MEGATRON = frozenset({"slime", "miles-megatron", "verl-megatron", "megatron"})
+VERL = frozenset({"verl-fsdp", "verl-megatron"})
+HALF_BASE = frozenset({"trl", "trl-script", "trl-sft", "trl-sft-script"})
+"""Systems that keep adapters in fp32 on a base in half precision (PEFT's `autocast_adapter_dtype`)."""
 PRECISION_AWARE = frozenset({"slime", "miles-megatron", "megatron"})
 """Systems whose offload of the optimizer's step is spelled together with the precision-aware optimizer."""
 STEPS = 3
 """How often a number is halved."""
-SIZES = 4
-"""Smaller models that are tried."""
 NODE_DEVICES = 8
 """Devices of a full node; beyond it more nodes are proposed."""
 
@@ -232,32 +246,76 @@ def _seqs(workload: Workload) -> tuple[Scalar, ...]:
 
 
 def _shards(workload: Workload) -> tuple[Scalar, ...]:
-    """All replicas share one set of parameters."""
+    """All ranks share one set of parameters, where some or all of them have a whole set."""
     layout = workload.layout
-    return (
-        (layout.shards * layout.replicas,) if layout.replicas > 1 and workload.trainer.system == "verl-fsdp" else ()
-    )
+    if workload.trainer.system in MEGATRON:
+        return ()
+    whole = layout.ranks // (layout.tensor * layout.pipeline)
+    return (whole,) if layout.shards < whole else ()
 
 
 def _set_shards(workload: Workload, value: Scalar) -> Workload:
     layout = workload.layout
-    return replace(workload, layout=replace(layout, shards=int(value), replicas=1))
+    return replace(workload, layout=replace(layout, shards=int(value), replicas=1, zero="none"))
+
+
+def _gathers(workload: Workload) -> tuple[Scalar, ...]:
+    """A checkpoint in shards, where the first rank gathers the whole state of ranks that divide it."""
+    how = system(workload.trainer.system).gathers if workload.gathers == "usual" else workload.gathers
+    return ("nothing",) if workload.save and workload.layout.shards > 1 and how != "nothing" else ()
+
+
+def _sleeps(workload: Workload) -> tuple[Scalar, ...]:
+    engine = workload.engine
+    return ("weights+kv",) if engine is not None and engine.colocated and engine.releases != "weights+kv" else ()
+
+
+def _small_cache(workload: Workload) -> tuple[Scalar, ...]:
+    engine = workload.engine
+    return ("fp8",) if engine is not None and engine.kv_dtype != "fp8" else ()
+
+
+def _data_ranks(workload: Workload) -> int:
+    """Ranks of a Megatron trainer that each take other samples."""
+    layout = workload.layout
+    return layout.ranks // (layout.tensor * layout.pipeline * layout.context)
+
+
+def _context(workload: Workload) -> tuple[Scalar, ...]:
+    """Ranks that divide the tokens of each sample, in place of ranks that take other samples."""
+    layout, trainer = workload.layout, workload.trainer
+    other = layout.ranks // (layout.tensor * layout.context)
+    ranks = _data_ranks(workload) if trainer.system in MEGATRON else other
+    tries = (layout.context << step for step in range(1, STEPS + 1))
+    return tuple(each for each in tries if not ranks % (each // layout.context) and not workload.model.heads % each)
+
+
+def _set_context(workload: Workload, value: Scalar) -> Workload:
+    """A cap is one of each rank's tokens in all systems that take the change, so that a micro-batch of several ranks
+    holds more. verl's is lowered with it, to what one rank has of the longest sample."""
+    layout, trainer = workload.layout, workload.trainer
+    times = int(value) // layout.context
+    replicas = max(1, layout.replicas // times) if trainer.system in MEGATRON else layout.replicas
+    changed = replace(workload, layout=replace(layout, context=int(value), replicas=replicas))
+    if trainer.system in VERL:
+        return changed if trainer.rows else _trainer(changed, cap=max(workload.rollout.longest, trainer.cap))
+    return _trainer(changed, cap=trainer.cap * times)
 
 
 def _tensor(workload: Workload) -> tuple[Scalar, ...]:
-    """Replicas that divide the model instead; tensor parallel ranks stay within a node and divide all heads."""
-    layout, model = workload.layout, workload.model
+    """Ranks that divide the model instead of taking other samples; they stay within a node and divide all heads."""
+    layout, model, ranks = workload.layout, workload.model, _data_ranks(workload)
     tries = (layout.tensor << step for step in range(1, STEPS + 1))
     return tuple(
         each for each in tries
-        if not layout.replicas % (each // layout.tensor) and not layout.devices % each
+        if not ranks % (each // layout.tensor) and not layout.devices % each
         and not model.heads % each and not model.kv_heads % each
     )  # fmt: skip
 
 
 def _set_tensor(workload: Workload, value: Scalar) -> Workload:
     layout = workload.layout
-    replicas = layout.replicas * layout.tensor // int(value)
+    replicas = max(1, layout.replicas * layout.tensor // int(value))
     return replace(workload, layout=replace(layout, tensor=int(value), replicas=replicas))
 
 
@@ -272,6 +330,21 @@ def _set_optimizer_away(workload: Workload, value: Scalar) -> Workload:
     return _trainer(workload, optimizer=replace(optimizer, offload=float(value), precision_aware=aware))
 
 
+def _parameters_away(workload: Workload) -> tuple[Scalar, ...]:
+    """FSDP's parameters, and with them the optimizer, in host memory."""
+    layout, trainer = workload.layout, workload.trainer
+    shared = layout.shards > 1 and trainer.lora is None and workload.device == "cuda"
+    return (True,) if shared and not trainer.offload_parameters else ()
+
+
+def _set_parameters_away(workload: Workload, value: Scalar) -> Workload:
+    """FSDP makes the optimizer's state where the parameters are; verl then moves nothing between its phases."""
+    trainer = workload.trainer
+    moved = "none" if trainer.system in VERL else trainer.offload
+    optimizer = replace(trainer.optimizer, offload=1.0)
+    return _trainer(workload, offload_parameters=bool(value), optimizer=optimizer, offload=moved)
+
+
 def _set_precision(workload: Workload, value: Scalar) -> Workload:
     """Half-precision parameters. headway's optimizer keeps fp32; torch's own have the precision of the parameters."""
     changed = _trainer(workload, param_dtype=value, grad_dtype=None)
@@ -284,15 +357,44 @@ def _set_precision(workload: Workload, value: Scalar) -> Workload:
     )
 
 
+def _precision(*, lossy: bool) -> Callable[[Workload], tuple[Scalar, ...]]:
+    """Half-precision parameters: with fp32 masters or a frozen base, or those that AdamW updates itself (`lossy`)."""
+
+    def values(workload: Workload) -> tuple[Scalar, ...]:
+        trainer = workload.trainer
+        keeps = trainer.system == "headway" or trainer.lora is not None
+        return ("bf16",) if trainer.param_dtype == "fp32" and keeps != lossy else ()
+
+    return values
+
+
 def _set_lora(workload: Workload, value: Scalar) -> Workload:
-    """Adapters on a frozen base; the base itself is the reference then."""
-    reference = "adapter-off" if workload.trainer.reference == "copy" else workload.trainer.reference
-    return _trainer(workload, lora=Lora(int(value), "all-linear"), reference=reference)
+    """Adapters on a frozen base; the base itself is the reference then.
+
+    A frozen fp32 base becomes one in half precision where the trainer takes that: nothing of it is updated.
+    """
+    trainer = workload.trainer
+    reference = "adapter-off" if trainer.reference == "copy" else trainer.reference
+    changed = _trainer(workload, lora=Lora(int(value), "all-linear"), reference=reference)
+    half = trainer.param_dtype == "fp32" and trainer.system in HALF_BASE
+    return _trainer(changed, param_dtype="bf16", grad_dtype=None) if half else changed
 
 
 def _set_quant(workload: Workload, value: Scalar) -> Workload:
     adapted = workload if workload.trainer.lora else _set_lora(workload, LORA_RANK)
     return _trainer(adapted, quant=Quant(str(value), double=True), param_dtype="bf16")  # type: ignore[arg-type]
+
+
+def _paged(workload: Workload) -> tuple[Scalar, ...]:
+    """Moments in 8 bits that the driver moves to host memory where the device is full."""
+    optimizer, trainer = workload.trainer.optimizer, workload.trainer
+    fits = optimizer.kind == "adamw" and optimizer.state_dtype == "fp32" and not optimizer.paged
+    return (True,) if fits and trainer.lora is None and workload.device == "cuda" else ()
+
+
+def _set_paged(workload: Workload, value: Scalar) -> Workload:
+    optimizer = replace(workload.trainer.optimizer, state_dtype="int8", paged=bool(value))
+    return _trainer(workload, optimizer=optimizer)
 
 
 def _states(workload: Workload) -> tuple[Scalar, ...]:
@@ -305,53 +407,8 @@ def _states(workload: Workload) -> tuple[Scalar, ...]:
     return order[order.index(optimizer.state_dtype) + 1 :]
 
 
-_SIZE = re.compile(r"[-_]?\d+(?:\.\d+)?[bm](?![a-z0-9.])", re.IGNORECASE)
-
-
-def series(shape: ModelShape) -> str:
-    """What a model's name says before its size, without separators: models of one series replace each other.
-
-    >>> series(table()["qwen3-30b-a3b"]), series(table()["qwen2.5-1.5b"])
-    ('qwen3', 'qwen2.5')
-    """
-    return re.sub(r"[-_]", "", _SIZE.split(shape.name.rpartition("/")[2], maxsplit=1)[0]).lower()
-
-
-def is_rehearsal(shape: ModelShape) -> bool:
-    """Whether a shape of the table is headway's own, for tests and rehearsals, and no published model."""
-    return shape.name.startswith(("tiny-", "small-"))
-
-
-def _letters(shape: ModelShape) -> str:
-    return re.split(r"[^a-z]", shape.name.rpartition("/")[2].lower(), maxsplit=1)[0]
-
-
 def _models(workload: Workload) -> tuple[Scalar, ...]:
     return smaller_models(workload.model)
-
-
-@cache
-def smaller_models(model: ModelShape) -> tuple[str, ...]:
-    """Smaller models of the same family, the largest first: of its series, or of its maker and with its vocabulary.
-
-    llama3.1-8B has no smaller one in its series, but llama3.2-3B reads the same tokens.
-
-    >>> smaller_models(table()["qwen3-4b"])
-    ('qwen3-1.7B', 'qwen3-0.6B')
-    """
-    found: dict[int, ModelShape] = {}
-    for shape in table().values():
-        if shape.family != model.family or is_rehearsal(shape):
-            continue
-        near = series(shape) == series(model)
-        count = shape.parameters()
-        if count < model.parameters() and (near or _akin(shape, model)) and (near or count not in found):
-            found[count] = found[count] if count in found and series(found[count]) == series(model) else shape
-    return tuple(found[count].name for count in sorted(found, reverse=True))[:SIZES]
-
-
-def _akin(one: ModelShape, other: ModelShape) -> bool:
-    return _letters(one) == _letters(other) and one.vocab == other.vocab
 
 
 def _set_model(workload: Workload, value: Scalar) -> Workload:
@@ -389,6 +446,17 @@ def _nodes(workload: Workload) -> tuple[Scalar, ...]:
     return tuple(workload.layout.nodes << step for step in range(1, STEPS + 1))
 
 
+def _on_machine(workload: Workload, machine: Machine, key: SpellKey, value: Scalar) -> bool:
+    """Whether the machine has so many devices, or nodes, beside those of engines and models of their own."""
+    if key not in ("layout.devices", "layout.nodes"):
+        return True
+    layout, engine = workload.layout, workload.engine
+    apart = sum(workload.groups) + (0 if engine is None or engine.colocated else engine.devices)
+    nodes, devices = (layout.nodes, int(value)) if key == "layout.devices" else (int(value), layout.devices)
+    of_node = machine.device_count // max(1, machine.nodes)
+    return nodes <= machine.nodes and devices <= of_node and nodes * devices + apart <= machine.device_count
+
+
 def _set_devices(workload: Workload, value: Scalar) -> Workload:
     layout = workload.layout
     shards = layout.shards * int(value) // layout.devices
@@ -423,13 +491,16 @@ MOVES: tuple[Move, ...] = (
         lambda run: _halves(run.critic.trainer.rows, 1) if run.critic else (), _of_critic("rows"),
     ),
     Move("layout.shards", Cost.FREE, _shards, _set_shards),
+    Move("gathers", Cost.FREE, _gathers, lambda run, value: replace(run, gathers=value)),
     Move("engine.tensor_parallel", Cost.FREE, _engine_ranks, _field("engine", "tensor_parallel")),
     Move("engine.memory_fraction", Cost.FREE, _more_fraction, _set_fraction, raises=True),
     Move("trainer.offload", Cost.FREE, _away, _field("trainer", "offload")),
     Move("critic.trainer.offload", Cost.FREE, _critic_offload, _of_critic("offload")),
+    Move("engine.releases", Cost.FREE, _sleeps, _field("engine", "releases")),
     Move("trainer.checkpointing", Cost.FREE, _recompute, _set_recompute),
     # the same numbers, clearly later
     Move("layout.tensor", Cost.SLOWER, _tensor, _set_tensor),
+    Move("layout.context", Cost.SLOWER, _context, _set_context, also=("trainer.cap",)),
     Move("rollout.kv_budget", Cost.SLOWER, _budget, _field("rollout", "kv_budget")),
     Move("engine.max_seqs", Cost.SLOWER, _seqs, _field("engine", "max_seqs")),
     Move(
@@ -437,6 +508,9 @@ MOVES: tuple[Move, ...] = (
         _field("engine", "graphs"),
     ),
     Move("trainer.optimizer.offload", Cost.SLOWER, _optimizer_away, _set_optimizer_away),
+    Move("trainer.offload_parameters", Cost.SLOWER, _parameters_away, _set_parameters_away),
+    Move("layout.devices", Cost.HARDWARE, _devices, _set_devices),
+    Move("layout.nodes", Cost.HARDWARE, _nodes, _set_nodes),
     # another experiment: fewer or shorter samples, no KL, another precision or optimizer, fewer trained parameters
     Move("rollout.prompts", Cost.EXPERIMENT, _batches("prompts", 1), _field("rollout", "prompts")),
     Move("rollout.samples", Cost.EXPERIMENT, _batches("samples", 2), _field("rollout", "samples")),
@@ -445,25 +519,24 @@ MOVES: tuple[Move, ...] = (
         _field("rollout", "max_answer"),
     ),
     Move("trainer.reference", Cost.EXPERIMENT, _reference(idle=False), _field("trainer", "reference")),
+    Move("engine.kv_dtype", Cost.EXPERIMENT, _small_cache, _field("engine", "kv_dtype"), starved=True),
     Move("trainer.optimizer.state_dtype", Cost.EXPERIMENT, _states, _optimizer("state_dtype")),
     Move(
         "trainer.optimizer.in_backward", Cost.EXPERIMENT,
         lambda run: () if run.trainer.optimizer.in_backward or run.trainer.lora else (True,),
         _optimizer("in_backward"),
     ),
+    Move("trainer.optimizer.paged", Cost.EXPERIMENT, _paged, _set_paged),
+    Move("trainer.param_dtype", Cost.EXPERIMENT, _precision(lossy=False), _set_precision),
     Move(
-        "trainer.param_dtype", Cost.EXPERIMENT, lambda run: ("bf16",) if run.trainer.param_dtype == "fp32" else (),
-        _set_precision,
-    ),
-    Move(
-        "trainer.lora", Cost.EXPERIMENT, lambda run: () if run.trainer.lora else (LORA_RANK,), _set_lora
+        "trainer.lora", Cost.EXPERIMENT, lambda run: () if run.trainer.lora else (LORA_RANK,), _set_lora,
+        also=("trainer.param_dtype",),
     ),
     Move(
         "trainer.quant", Cost.EXPERIMENT, lambda run: () if run.trainer.quant else ("nf4",), _set_quant
     ),
-    Move("layout.devices", Cost.HARDWARE, _devices, _set_devices),
-    Move("layout.nodes", Cost.HARDWARE, _nodes, _set_nodes),
     Move("model", Cost.MODEL, _models, _set_model),
+    Move("trainer.param_dtype", Cost.LOSSY, _precision(lossy=True), _set_precision),
 )  # fmt: skip
 """Every change, by what it costs and then in the order in which equals are proposed: the one scale of what is lost.
 
@@ -492,11 +565,16 @@ def value_of(workload: Workload, key: SpellKey) -> Scalar | None:
 def accepted(workload: Workload, machine: Machine) -> Iterator[tuple[Move, tuple[Scalar, ...]]]:
     """The moves that the run's trainer accepts, with their values for it.
 
-    More hardware is more devices of the node, up to a full one, and more nodes where a node has but one memory.
+    More hardware is more devices of the node, up to a full one, and more nodes where a node has but one memory, as
+    far as the machine has them.
     """
-    by_node = machine.unified or workload.layout.devices >= NODE_DEVICES
+    full = machine.device_count // max(1, machine.nodes)
+    by_node = machine.unified or workload.layout.devices >= min(NODE_DEVICES, full)
     left_out = "layout.devices" if by_node else "layout.nodes"
     for move in MOVES:
-        values = tuple(value for value in move.values(workload) if accepts(workload.trainer.system, move.key, value))
+        values = tuple(
+            value for value in move.values(workload)
+            if accepts(workload.trainer.system, move.key, value) and _on_machine(workload, machine, move.key, value)
+        )  # fmt: skip
         if values and move.key != left_out:
             yield move, values

@@ -51,13 +51,15 @@ def remedies(workload: Workload, machine: Machine) -> Advice:
 
 
 def _worth(found: Sequence[Remedy]) -> list[Remedy]:
-    """Without more hardware where something cheap fits surely, and without another model where anything else does and
-    the model saves little."""
+    """Without more devices where something cheap fits surely, without another model where anything else does and the
+    model saves little, and without what hardly learns where any setting fits surely."""
     fits = [each.cost for each in found if each.kind == "fits"]
     cheapest = min(fits, default=Cost.MODEL)
     if cheapest <= Cost.SLOWER:
-        return [each for each in found if each.cost <= Cost.EXPERIMENT]
-    return [each for each in found if each.cost < Cost.MODEL or _is_large(each, alone=cheapest is Cost.MODEL)]
+        return [each for each in found if each.cost <= Cost.EXPERIMENT and each.cost is not Cost.HARDWARE]
+    if cheapest <= Cost.EXPERIMENT:
+        found = [each for each in found if each.cost is not Cost.LOSSY]
+    return [each for each in found if each.cost is not Cost.MODEL or _is_large(each, alone=cheapest is Cost.MODEL)]
 
 
 def _is_large(remedy: Remedy, *, alone: bool) -> bool:
@@ -66,7 +68,7 @@ def _is_large(remedy: Remedy, *, alone: bool) -> bool:
 
 
 def _rank(remedy: Remedy, order: dict[str, int]) -> tuple[int, ...]:
-    """By what it is for, then settings before hardware before another model, then by verdict and by cost."""
+    """By what it is for, then settings before another model before what hardly learns, then by verdict and cost."""
     group = -1 if remedy.fits else order[remedy.pool]
     beyond = max(0, remedy.cost - Cost.EXPERIMENT)
     kind = remedy.effects[0].kind if group >= 0 else remedy.kind

@@ -10,8 +10,8 @@ from headway.facts.machine import Machine
 from headway.facts.shapes import ModelShape, table
 from headway.facts.workload import Workload
 from headway.plan.ledger import Ledger, total
-from headway.plan.moves import is_rehearsal, series
 from headway.plan.plan import plan
+from headway.plan.smaller import is_rehearsal, series
 from headway.plan.verdict import furthest, limits_of, tops, with_lengths
 
 LONGEST = 1 << 20

@@ -1,6 +1,6 @@
 """The search for changes: runs with some values changed, each planned, measured by the pools that do not fit."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import combinations
 
 from msgspec import Struct
@@ -8,17 +8,20 @@ from msgspec import Struct
 from headway.errors import InputError
 from headway.facts.machine import Machine
 from headway.facts.workload import Workload
-from headway.foreign.spelling import Scalar, counts, runspec, spell
+from headway.foreign.spelling import Scalar, SpellKey, counts, runspec, spell
 from headway.plan.advice import Change, Effect, Remedy
 from headway.plan.flight import refusals
 from headway.plan.ledger import Ledger, Peak
-from headway.plan.moves import MOVES, Cost, Move, accepted, value_of
+from headway.plan.moves import MOVES, VERL, Cost, Move, accepted, value_of
 from headway.plan.plan import plan
+from headway.plan.prices import price
 from headway.plan.verdict import Kind, is_host, limits_of, tops
 
 MOST_PLANS = 400
 """Plans of one search, which is about a quarter of a second."""
 MOST_COMBINATIONS = 4
+GROWN = 1.1
+"""How much higher the bound of a pool without a known limit has to be to be told of."""
 NEGLIGIBLE = 0.01
 """A change that moves a peak by less than this share of it, and no verdict, is said to be without effect."""
 
@@ -104,6 +107,8 @@ class Search:
 
     def _has_place(self, move: Move) -> bool:
         """An engine that lacks room for a sample gets no less of it, and one that has it no more."""
+        if move.starved and not self.first.starved:
+            return False
         return move.raises == self.first.starved if move.key == "engine.memory_fraction" else True
 
     # -- one change ----------------------------------------------------------------------------------------
@@ -142,13 +147,14 @@ class Search:
     def together(self, below: Cost | None, scope: Scope = None) -> Iterator[Remedy]:
         """Combinations in which every change is needed, of the lowest cost at which there are some that fit.
 
-        Cheap changes alone come first, then each dearer change with all cheap ones, then two or all of them, then
-        more hardware, and a smaller model last. Only what costs less than `below` is tried. Where nothing fits, what
+        Cheap changes alone come first, then more of the machine's devices, then each dearer change with all cheap
+        ones, then two or all of them, then all with more devices, a smaller model, and last what hardly learns.
+        Only what costs less than `below` is tried. Where nothing fits, what
         is tight, and else all that helps together, to show how far it goes.
         """
         seen: set[str] = set()
         tight: list[Remedy] = []
-        for level in self._levels(below):
+        for level in self._levels(below, scope):
             found: list[Remedy] = []
             for moves in level:
                 built = self._build(moves, scope)
@@ -169,7 +175,7 @@ class Search:
         if below is None and not tight and len(everything.made) > 1:
             yield self._remedy(everything)
 
-    def _levels(self, below: Cost | None) -> Iterator[Iterable[Sequence[Move]]]:
+    def _levels(self, below: Cost | None, scope: Scope) -> Iterator[Iterable[Sequence[Move]]]:
         """Sets of moves to build from, by rising cost."""
 
         def at(cost: Cost) -> list[Move]:
@@ -182,12 +188,15 @@ class Search:
         yield (free,)
         yield ([*free, move, *free] for move in slower)
         yield (cheap,)
+        yield ([*cheap, move, *cheap] for move in at(Cost.HARDWARE))
         # before the dearer change, as some of those help only then, and after it, as a cap follows the lengths
         yield ([*cheap, move, *cheap] for move in dear)
-        yield ([*cheap, *pair, *cheap] for pair in combinations(dear, 2))
+        if len(dear) > 1 and self._build([*cheap, *dear, *cheap], scope).rank(scope) == 0:
+            yield ([*cheap, *pair, *cheap] for pair in combinations(dear, 2))
         yield ([*cheap, *dear, *cheap],)
         yield ([*cheap, *dear, move, *cheap] for move in at(Cost.HARDWARE))
         yield ([*cheap, *dear, move, *cheap] for move in at(Cost.MODEL))
+        yield ([*cheap, move, *dear, *cheap] for move in at(Cost.LOSSY))
 
     def _build(self, moves: Sequence[Move], scope: Scope) -> Tried:
         """As many of the moves as it takes, in order, each at its strongest and only where it helps; what
@@ -330,13 +339,23 @@ class Search:
         effects = tuple(self._effect(tried, each) for each in targets)
         known = any(held.rank is not None for held in tried.groups.values())
         kind = KINDS[tried.rank()] if known else "cannot tell"
-        changes = tuple(self.change(move, tried.workload) for move, _ in tried.made)
+        keys = {move.key for move, _ in tried.made}
+        changes = tuple(self.change(move, tried.workload, keys) for move, _ in tried.made)
         before = self.worst[chosen]
         pool = tried.groups[chosen].pool if chosen in tried.groups else before.pool
         gone = Peak(pool, before.phase, before.step, 0, 0)
         after = tried.ledger.peak_of(pool, before.phase) if before.phase in tried.ledger.phases(pool) else gone
         ordered = sorted(changes, key=lambda change: (change.cost, change.place))
-        return Remedy(tuple(ordered), effects, kind, tried.workload, before, after)
+        return Remedy(tuple(ordered), effects, kind, tried.workload, before, after, self._grown(tried))
+
+    def _grown(self, tried: Tried) -> tuple[tuple[str, int], ...]:
+        """Pools of which nobody said how much they have, and that need clearly more of it."""
+        first = self.first.groups
+        return tuple(
+            (held.pool, held.upper)
+            for group, held in tried.groups.items()
+            if held.rank is None and group in first and held.upper > GROWN * first[group].upper
+        )
 
     def _gain(self, tried: Tried, target: Group) -> tuple[int, float]:
         before, after = self.first.groups[target], tried.groups.get(target)
@@ -358,15 +377,23 @@ class Search:
         held = tried.groups[group]
         return tried.ledger.worst(held.pool, self._lowest(held.pool))
 
-    def change(self, move: Move, after: Workload) -> Change:
-        """What a move came to in the run as changed, in the words of the run's own system."""
+    def change(self, move: Move, after: Workload, made: Collection[SpellKey] = ()) -> Change:
+        """What a move came to in the run as changed, in the words of the run's own system; `made` are the keys of all
+        moves."""
         before = value_of(self.first.workload, move.key)
         value = value_of(after, move.key)
         assert value is not None
         text = spell(after.trainer.system, move.key, value, before, counts(after))
         assert text is not None
+        for key in move.also:
+            was, now = value_of(self.first.workload, key), value_of(after, key)
+            if move.key == "layout.context" and after.trainer.system not in VERL:
+                continue
+            if now and key not in made and (now != was or move.key == "layout.context"):
+                text += f" {spell(after.trainer.system, key, now, was, counts(after))}"
         own = runspec(move.key, value) if after.trainer.system == "headway" else {}
-        return Change(move.key, before, value, text, move.cost, own, PLACES[id(move)])
+        loses = price(move.key, move.cost, value, after)
+        return Change(move.key, before, value, text, move.cost, own, PLACES[id(move)], loses)
 
 
 def group_of(ledger: Ledger, pool: str) -> Group:

@@ -4,6 +4,7 @@ Every recipe is one trainer with one standard batch, `presets`' own: 8 prompts o
 1,024. headway's recipes take their micro-batch's cap from the longest sample and a KV budget from the machine.
 """
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 
@@ -17,8 +18,8 @@ from headway.facts.workload import Lora, Workload
 from headway.foreign.presets import PRESETS
 from headway.plan.flight import in_flight, refusals
 from headway.plan.ledger import Ledger
-from headway.plan.moves import is_rehearsal
 from headway.plan.plan import plan
+from headway.plan.smaller import is_rehearsal
 from headway.plan.verdict import Kind, furthest, limits_of, overall, tops, verdict, with_lengths
 from headway.units import GIB, MIB
 
@@ -138,6 +139,34 @@ def in_both_units(count: int) -> str:
     return f"{count / 10**9:,.1f} GB ({count / GIB:,.1f} GiB)"
 
 
+POPULAR = (
+    r"qwen3-[\d.]+b(-a\d+b)?", r"llama3\.\d-\d+b-instruct", r"gemma3-\d+[bm]", r"qwen2\.5-[\d.]+b",
+    r"mistral-(7b-v0\.3|nemo-12b|small-24b)", r"ministral-8b", r"phi-4(-mini)?", r"smollm[23]-[\d.]+[bm]",
+    r"gpt-oss-\d+b",
+)  # fmt: skip
+"""Models that people train today, by their whole name in the table: the series that readers look for most first."""
+
+
+@cache
+def popular() -> tuple[ModelShape, ...]:
+    """The published models of current series, the smallest first; of equal widths in one series the last.
+
+    >>> names = [shape.name for shape in popular()]
+    >>> "llama3.3-70B-Instruct" in names, "llama3.1-70B-Instruct" in names, "yi-34B" in names
+    (True, False, False)
+    """
+    found: dict[tuple[object, ...], ModelShape] = {}
+    for shape in table().values():
+        if (place := popularity(shape.name)) is not None:
+            found[(*_widths(shape), place)] = shape
+    return tuple(sorted(found.values(), key=lambda shape: (shape.parameters(), shape.name)))
+
+
+def popularity(name: str) -> int | None:
+    """The place of a model's series in `POPULAR`; None for one of no current series."""
+    return next((at for at, series in enumerate(POPULAR) if re.fullmatch(series, name.lower())), None)
+
+
 @cache
 def trainable() -> tuple[ModelShape, ...]:
     """The published models of the table that headway trains, the smallest first, each size once.
@@ -194,22 +223,22 @@ def memory(machine: Machine) -> int:
 def size(machine: Machine, models: Iterable[ModelShape], recipes: Sequence[Recipe] = OWN) -> tuple[Row, ...]:
     """The table of a machine: recipe by recipe, from the smallest model on.
 
-    A model under a recipe is left out where one of four fifths of its parameters does not fit that recipe even with
-    the shortest answers, and from the first on that the planner refuses.
+    A model under a recipe is left out where one of four fifths of its parameters and no larger a vocabulary does not
+    fit that recipe even with the shortest answers, and where the planner refuses it.
     """
     ordered = sorted(models, key=lambda shape: shape.parameters())
     rows: list[Row] = []
     for recipe in recipes:
-        most: float = float("inf")
+        over: list[tuple[float, int]] = []
         for shape in ordered:
-            if shape.parameters() > most:
-                break
+            if any(shape.parameters() > most and shape.vocab >= vocab for most, vocab in over):
+                continue
             row = _row(recipe, shape, machine)
             if row is None:
-                break
+                continue
             rows.append(row)
             if row.kind == "does not fit" and not row.longest_answer:
-                most = min(most, BEYOND * shape.parameters())
+                over.append((BEYOND * shape.parameters(), shape.vocab))
     return tuple(rows)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from headway.facts.machine import Machine
-from headway.facts.shapes import ModelShape
+from headway.facts.shapes import TRAINED, ModelShape
 from headway.facts.workload import Rollout
 from headway.plan.size import Recipe, Row, Rule, largest, memory, size, standard
 
@@ -33,7 +33,7 @@ class Sizing(Struct, frozen=True):
 
 
 def sizing(machine: Machine, models: Sequence[ModelShape], own: Sequence[Recipe], others: Sequence[Recipe]) -> Sizing:
-    """Plan every model under every recipe.
+    """Plan every model under every recipe of others, and under headway's own where headway trains it.
 
     >>> from headway.facts import machines, shapes
     >>> from headway.plan.size import OWN
@@ -41,7 +41,8 @@ def sizing(machine: Machine, models: Sequence[ModelShape], own: Sequence[Recipe]
     >>> [(row.model, row.kind) for row in found.own], found.guess
     ([('qwen3-0.6B', 'fits')], 'qwen3-0.6B')
     """
-    rows, more = size(machine, models, own), size(machine, models, others)
+    ours = [shape for shape in models if shape.family in TRAINED]
+    rows, more = size(machine, ours, own), size(machine, models, others)
     total = memory(machine)
     return Sizing(
         machine=machine, memory=total, batch=standard(own[0], models[0], machine).rollout, own=rows, others=more,

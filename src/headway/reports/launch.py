@@ -49,15 +49,29 @@ def _reasons(found: Found) -> Iterator[RenderableType]:
     yield hanging(("-", Text.assemble(", ".join(keys), (f" ({why})", "dim"))) for why, keys in reasons.items())
 
 
-def lint_report(notes: Sequence[LintNote]) -> Group:
-    """The notes, errors first: what, where, why, what to do instead. A reason that several share is told once."""
+SHORT = 5
+"""Notes that are shown in short, and all errors."""
+
+
+def lint_report(notes: Sequence[LintNote], *, lines: bool = True) -> Group:
+    """The notes, errors first: what, where, why, what to do instead. A reason that several share is told once.
+
+    Without `lines` the first few, and of what is no error only what it is.
+    """
     parts: list[RenderableType] = [Text("\nIn the launch", style="bold")]
     told: set[str] = set()
-    for note in notes:
+    errors = sum(note.severity == "error" for note in notes)
+    shown = notes if lines else notes[: max(SHORT, errors)]
+    for note in shown:
         where = f"line {note.line}: " if note.line else ""
         text = Text.assemble((f"{note.severity} ", STYLES[note.severity]), (where, "dim"), note.text)
-        if note.why not in told:
+        if note.why not in told and (lines or note.severity == "error"):
             text.append(f"\n{note.why}; {note.instead}", style="dim")
         told.add(note.why)
         parts.append(hanging([(MARKS[note.severity], text)]))
+    if not lines and len(notes) > errors:
+        more = (
+            f"{len(notes) - len(shown)} more, and why each matters" if len(notes) > len(shown) else "Why each matters"
+        )
+        parts.append(Text(f"{more}: --lines", style="dim"))
     return Group(*parts) if notes else Group()

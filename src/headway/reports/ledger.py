@@ -9,6 +9,7 @@ from rich.text import Text
 
 from headway.facts.machine import Limit, Machine, Pool
 from headway.plan.ledger import Ledger, Line, Phase
+from headway.plan.prices import in_words
 from headway.plan.remedies import Remedy
 from headway.plan.room import without_model
 from headway.plan.verdict import PoolVerdict
@@ -200,10 +201,11 @@ def no_model_fits(ledger: Ledger, verdict: PoolVerdict) -> str:
 
 
 def remedy_line(remedy: Remedy) -> str:
-    """A remedy with what it does to the pool that fits worst."""
+    """A remedy with what it does to the pool that fits worst, and what it costs."""
     end = {"fits": FITS[0], "tight": FITS[1]}.get(remedy.kind, "")
     sizes = f"{format_bytes(remedy.before_bytes)} -> {format_bytes(remedy.after_bytes)}"
-    return f"set {remedy.text}: {sizes} (phase {remedy.phase}){end}"
+    costs = f"; cost: {in_words(remedy.loses)}" if remedy.loses else ""
+    return f"set {remedy.text}: {sizes} (phase {remedy.phase}{costs}){end}"
 
 
 def _consequence(limit: Limit) -> str:

@@ -11,9 +11,10 @@ from rich.text import Text
 from headway.facts.machine import Machine
 from headway.facts.workload import Workload
 from headway.plan.ledger import Ledger, Line, Phase
-from headway.plan.planned import LONGEST, Planned
+from headway.plan.planned import Planned
 from headway.plan.remedies import Remedy
-from headway.plan.verdict import Kind, Outcome, PoolVerdict, is_host
+from headway.plan.verdict import Outcome, PoolVerdict, is_host
+from headway.reports.brief import brief, costs, kind_text, longest, why_not
 from headway.reports.ledger import items, no_model_fits
 from headway.reports.widgets import VERDICT_STYLES, Layouts, Unit, hanging, share_of, since
 from headway.units import GIB, format_bytes
@@ -90,17 +91,21 @@ class PartsBar(Struct, frozen=True):
 
 
 def plan_report(planned: Planned, trainer: str, *, lines: bool = False) -> Group:
-    """The whole plan; with `lines`, every line of the ledger with its formula and source. `trainer` is in words."""
+    """The plan in short; with `lines` all of it: bars and limits of every pool, all changes, what was assumed, and
+    every line of the ledger with its formula and source. `trainer` is in words."""
     parts: list[RenderableType] = [*_heading(planned.workload, planned.machine, trainer)]
+    if not lines:
+        return Group(*parts, *brief(planned))
     parts += [Text(), _overall(planned.outcome)]
     for verdict in planned.outcome.pools:
         parts += [Text(), *_pool(planned.ledger, planned.machine, verdict)]
-    parts += [Text(), _longest(planned)]
+    parts += [Text(), longest(planned)]
+    if planned.longest_expected and not planned.longest_sample:
+        parts.append(Text("No length surely fits: a bound is over its limit whatever the samples are."))
     parts += _remedies(planned)
     parts += _unknown(planned)
     parts += _not_read(planned)
-    if lines:
-        parts += _all_lines(planned.ledger)
+    parts += _all_lines(planned.ledger)
     return Group(*parts)
 
 
@@ -126,16 +131,11 @@ def _overall(outcome: Outcome) -> Text:
         "fits": f"even the upper bounds are inside {every}.",
         "tight": f"what is expected is inside {every}, an upper bound is not.",
         "does not fit": "what is expected is over a limit.",
-        "cannot tell": "no limit is known of what decides.",
+        "cannot tell": why_not(outcome),
     }[outcome.kind]
     if outcome.refusals:
-        return Text.assemble(_kind(outcome.kind), ": ", "\n".join(outcome.refusals))
-    if outcome.deciding:
-        names = ", ".join(text.partition(" ")[0] for text in outcome.deciding)
-        said = f"nobody said {names}, and half or twice of what is assumed would make the difference; --set it."
-    elif outcome.unplanned and outcome.kind == "cannot tell":
-        said = f"what is planned is not over a limit, but this holds memory too: {'; '.join(outcome.unplanned)}."
-    return Text.assemble(_kind(outcome.kind), ": ", said, _host_unknown(outcome))
+        return Text.assemble(kind_text(outcome.kind), ": ", "\n".join(outcome.refusals))
+    return Text.assemble(kind_text(outcome.kind), ": ", said, _host_unknown(outcome))
 
 
 def _host_unknown(outcome: Outcome) -> str:
@@ -146,10 +146,6 @@ def _host_unknown(outcome: Outcome) -> str:
     return f" A node's host needs up to {format_bytes(max(needs))}, and nobody said how much it has."
 
 
-def _kind(kind: Kind) -> tuple[str, str]:
-    return kind.capitalize(), VERDICT_STYLES[kind]
-
-
 # -- pools -----------------------------------------------------------------------------------------------
 
 
@@ -158,7 +154,7 @@ def _pool(ledger: Ledger, machine: Machine, verdict: PoolVerdict) -> Iterator[Re
     known = {pool.name: pool for pool in machine.pools}.get(verdict.pool)
     about = "not on this machine" if known is None else f"{known.kind} memory"
     total = f", {format_bytes(known.total_bytes)}" if known is not None and known.total_bytes else ""
-    yield Text.assemble((verdict.pool, "bold"), (f" ({about}{total}): ", "dim"), _kind(verdict.kind))
+    yield Text.assemble((verdict.pool, "bold"), (f" ({about}{total}): ", "dim"), kind_text(verdict.kind))
     yield Layouts(_bars(ledger, verdict, wide=True), _bars(ledger, verdict, wide=False))
     yield _legend(ledger, verdict.pool)
     yield _limits(verdict)
@@ -255,17 +251,6 @@ def _room(left: int) -> str:
 # -- what to change, what is not known -------------------------------------------------------------------
 
 
-def _longest(planned: Planned) -> Text:
-    longest, own = planned.longest_sample, planned.workload.rollout.longest
-    surely = "surely fits" if longest else "is expected to fit"
-    most = longest or planned.longest_expected
-    if not most:
-        return Text("Longest sample: none fits; a limit is passed whatever the samples are.")
-    more = " or more" if most >= LONGEST else ""
-    end = "" if longest else " No length surely fits: a bound is over its limit whatever the samples are."
-    return Text(f"Longest sample that {surely} alone: {most:,} tokens{more}; this run's longest has {own:,}.{end}")
-
-
 def _remedies(planned: Planned) -> Iterator[RenderableType]:
     """What is enough for the whole run, then what helps one pool alone, pool by pool."""
     advice = planned.advice
@@ -304,7 +289,7 @@ def _remedy(remedy: Remedy) -> Text:
         text.append(f" ({effect.phase}; bound {format_bytes(effect.after_upper)}) ")
         kind = effect.kind if named else remedy.kind
         text.append(kind, style=VERDICT_STYLES[kind])
-    return text
+    return text.append(f"; {costs(remedy)}", "dim")
 
 
 def _without_effect(remedy: Remedy) -> Text:

@@ -89,7 +89,9 @@ def _remedy(planned: Planned, remedy: Remedy) -> Document:
     return {
         "text": remedy.text,
         "verdict": remedy.kind,
-        "cost": remedy.cost.name.lower(),
+        "cost": remedy.cost.word,
+        "loses": remedy.loses,
+        "grown": [{"pool": pool, "upper_bytes": size} for pool, size in remedy.grown],
         "pool": remedy.pool,
         "before": {"expected_bytes": remedy.before_bytes, "upper_bytes": remedy.before_upper},
         "after": {

@@ -63,7 +63,7 @@ class TestModelsBesideTheActor:
             "critic (critic.model.path /m/our-critic): its sizes are not known; --set critic.model=NAME"
         ]
         told = call("--set", "critic.model=qwen3-4B", *words)
-        assert (told.exit_code, "Fits: even" in told.stdout) == (0, True)
+        assert (told.exit_code, "Fits: needs at most" in told.stdout) == (0, True)
 
     def test_a_critic_of_known_size_is_in_the_plan(self) -> None:
         found = json.loads(call("--json", "--machine", "8xh100-80", "--", *PPO.split()).stdout)
@@ -87,7 +87,7 @@ class TestModelsBesideTheActor:
 
 class TestStep75:
     def test_the_plan(self) -> None:
-        shown = call(STEP_75, "--model", "qwen3-30B-A3B", *B200, "--at-step", "75")
+        shown = call(STEP_75, "--model", "qwen3-30B-A3B", *B200, "--at-step", "75", "--lines")
         assert shown.exit_code == 0, shown.output
         text = " ".join(shown.stdout.split())
         for said in (
@@ -255,10 +255,12 @@ class TestPatch:
 
     def test_only_what_the_remedy_names_changes(self, script: Path, tmp_path: Path) -> None:
         out = tmp_path / "out.sh"
-        found = json.loads(call(str(script), "--machine", "gb10", "--json", "--patch", str(out)).stdout)
+        done = call(str(script), "--machine", "gb10", "--json", "--patch", str(out))
+        found = json.loads(done.stdout)
         lines, new = script.read_text().splitlines(), out.read_text().splitlines()
         apart = [line for line in new if line not in lines]
-        first = next(remedy for remedy in found["remedies"] if remedy["verdict"] == "fits")
+        first = next(remedy for remedy in found["remedies"] if f"{out}: {remedy['text']}, so that" in done.stderr)
+        assert first["cost"] == "free"
         assert apart
         assert all(any(word in first["text"] for word in line.split() if word.startswith("--")) for line in apart)
 

@@ -64,7 +64,7 @@ def test_bad_input_is_a_message_and_code_2(
 
 @pytest.mark.parametrize("width", [40, 80, 160])
 def test_every_width_shows_all_without_a_cut_number(width: int) -> None:
-    text = call("qwen3-8b", "--machine", "rtx4090", width=width).stdout
+    text = call("qwen3-8b", "--machine", "rtx4090", "--lines", width=width).stdout
     assert max(map(len, text.splitlines())) <= width
     assert "…" not in text
     flat = " ".join(text.split())
@@ -98,7 +98,7 @@ def test_what_nobody_said_is_listed_until_it_is_said() -> None:
 
 
 def test_changes_that_do_nothing_are_said() -> None:
-    text = call("qwen3-8b", "--machine", "rtx4090", width=200).stdout
+    text = call("qwen3-8b", "--machine", "rtx4090", "--lines", width=200).stdout
     idle = text.partition("No help alone for node[0].device[0]")[2]
     assert re.search(r"train\.logprob_chunk = \S+: \w+ stays at [\d.]+ GiB", idle)
 

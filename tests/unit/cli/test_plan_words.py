@@ -41,7 +41,7 @@ def test_a_refusal_of_what_set_gave_keeps_its_key() -> None:
 
 def shown(found: Planned) -> str:
     console = Console(width=200, file=io.StringIO())
-    console.print(plan_report(found, "verl"))
+    console.print(plan_report(found, "verl", lines=True))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 

@@ -11,7 +11,11 @@ from typer.testing import CliRunner, Result
 
 from headway.cli.app import app
 from headway.cli.inputs import read_case
+from headway.facts import machines
+from headway.facts.shapes import by_name
 from headway.plan.planned import examine
+from headway.plan.size import OTHERS, size
+from headway.reports.size import tokens
 
 GIB = 1 << 30
 
@@ -41,7 +45,7 @@ def test_what_headway_trains_is_told_from_what_others_do() -> None:
     rows = table("--machine", "gb10", "--model", "qwen3-1.7b")["rows"]
     assert {(row["trainer"] == "headway") for row in rows if row["trained_here"]} == {True}
     assert {row["trainer"] for row in rows if not row["trained_here"]} >= {"miles-fsdp", "trl"}
-    text = call("--machine", "gb10", "--model", "qwen3-1.7b", width=110).stdout
+    text = call("--machine", "gb10", "--model", "qwen3-1.7b", "--lines", width=110).stdout
     assert text.index("headway train") < text.index("LoRA r16") < text.index("Other trainers")
     assert text.index("Other trainers") < text.index("full, Miles FSDP")
 
@@ -101,7 +105,7 @@ def test_models_are_found_by_pattern_and_part(pattern: str) -> None:
 
 @pytest.mark.parametrize("width", [40, 80, 110])
 def test_every_width_holds_the_table_and_keeps_the_units_apart(width: int) -> None:
-    text = call("--machine", "gb10", "--model", "qwen3-", width=width).stdout
+    text = call("--machine", "gb10", "--model", "qwen3-", "--lines", width=width).stdout
     assert max(map(len, text.splitlines())) <= width
     above, _, below = " ".join(text.split()).partition("The rule of thumb, in decimal GB")
     assert not re.search(r"\d ?GB\b", above)
@@ -109,6 +113,49 @@ def test_every_width_holds_the_table_and_keeps_the_units_apart(width: int) -> No
         r"50% of 130\.7 GB of memory is 65\.3 GB, for 4\.08 billion parameters: qwen3-4B, 64\.4 GB\.", below
     )
     assert "◀" in above
+
+
+@pytest.mark.parametrize("machine", ["rtx4090", "gb10", "h100-80", "l4", "cpu-64gib"])
+def test_in_short_it_fits_a_screen_of_80_columns(machine: str) -> None:
+    lines = [line.rstrip() for line in call("--machine", machine).stdout.splitlines()]
+    assert 20 <= len(lines) <= 40
+    assert max(map(len, lines)) <= 80
+    assert "…" not in "".join(lines)
+
+
+def test_the_largest_model_stands_first_and_people_train_those() -> None:
+    text = call("--machine", "rtx4090").stdout
+    models = re.findall(
+        r"^([a-z][\w.-]+\d+[BM][\w-]*) .*$", text.partition("the largest model first")[2], re.MULTILINE
+    )
+    sizes = [by_name(name).parameters() for name in models]
+    assert sizes == sorted(sizes, reverse=True)
+    assert {"qwen3-8B", "llama3.1-8B-Instruct", "gemma3-4B", "mistral-small-24B"} <= set(models)
+    assert not [name for name in models if name.startswith(("yi-", "tinyllama", "falcon", "codellama", "qwen2-"))]
+
+
+def test_the_answers_in_short_are_those_of_the_rows() -> None:
+    text = call("--machine", "rtx4090", "--model", "qwen3-").stdout
+    rows = {(row["model"], row["recipe"]): row for row in table("--machine", "rtx4090", "--model", "qwen3-")["rows"]}
+    line = next(line for line in text.splitlines() if line.startswith("qwen3-8B"))
+    assert line.split()[1:] == [
+        "x",
+        "x",
+        tokens(rows["qwen3-8B", "LoRA r16"]["longest_answer"]),
+        "x",
+        "x",
+        "x",
+        tokens(rows["qwen3-8B", "QLoRA r16, PEFT"]["longest_answer"]),
+    ]
+
+
+def test_a_large_vocabulary_hides_no_model_with_a_small_one() -> None:
+    """Gemma 3 of 270 million parameters has 262,144 logits a token, SmolLM2 of 360 million 49,152."""
+    shapes = [by_name("gemma3-270m"), by_name("smollm2-360m"), by_name("qwen2.5-0.5b")]
+    rows = size(machines.by_name("rtx4090").without_ray(), shapes, [r for r in OTHERS if r.name == "full, TRL"])
+    kinds = {row.model: row.kind for row in rows}
+    assert kinds["gemma3-270M"] == "does not fit"
+    assert kinds["smollm2-360M"] == "fits"
 
 
 def test_it_loads_no_heavy_library_and_no_runspec() -> None:

@@ -190,14 +190,14 @@ def test_a_folder_above_and_one_that_is_still_written(tmp_path):
 def plan() -> tuple[str, str]:
     """The settings and the plan of a launch that does not fit, as `headway watch` keeps them."""
     script = str(Path(__file__).parents[2] / "data" / "scripts" / "slime-step-75.sh")
-    made = planned(Request(("bash", script), "8xh100-80", ("qwen3-30B-A3B", "host.bytes=1600e9")))
+    made = planned(Request(("bash", script), "2x8xh100-80", ("qwen3-30B-A3B", "host.bytes=1600e9")))
     assert made.ledger
     return made.spec, made.ledger
 
 
 def test_the_plan_and_the_settings_that_a_box_keeps_are_used(tmp_path, plan):
     found = told(tmp_path, killed(), over=OVER, plan=plan)
-    assert "the plan before the run, on 8xh100-80: does not fit" in found.context
+    assert "the plan before the run, on 2x8xh100-80: does not fit" in found.context
     assert any(line.startswith("node[0].device[0]: 132.70 GiB expected, ") for line in found.context)
     assert "a save (every 50) was not due at step 41: none had been yet" in found.context
     assert any(line.startswith("lint: slime-step-75.sh:83 a reference model is loaded") for line in found.context)

@@ -78,30 +78,30 @@ def test_a_bar_fills_its_width_and_its_length_is_the_sum(sizes: list[int], more:
 
 
 def test_a_row_has_what_its_phase_holds_and_the_share_of_the_lowest_limit() -> None:
-    lines = shown(plan_report(planned(64, 60), "headway"))
+    lines = shown(plan_report(planned(64, 60), "headway", lines=True))
     assert row(lines, "train").split()[-3:] == ["48.00", "52.00", "80%"]
     assert row(lines, "rollout").split()[-3:] == ["28.00", "32.00", "47%"]
     assert "of limit 60" in " ".join(lines)
 
 
 def test_limits_are_apart_with_what_is_left_below_each() -> None:
-    text = " ".join(" ".join(shown(plan_report(planned(64, 50), "headway"))).split())
+    text = " ".join(" ".join(shown(plan_report(planned(64, 50), "headway", lines=True))).split())
     assert "│ limit 50 50.00 GiB (something dies): expected leaves 2.00 GiB, bound is 2.00 GiB over" in text
     assert "┃ limit 64 64.00 GiB (something dies): expected leaves 16.00 GiB, bound leaves 12.00 GiB" in text
     assert "Tight: what is expected is inside every limit, an upper bound is not." in text
 
 
 def test_the_worst_phase_is_named_with_role_rank_step_and_largest_lines() -> None:
-    lines = shown(plan_report(planned(40), "headway"))
+    lines = shown(plan_report(planned(40), "headway", lines=True))
     assert any(
         text.startswith("worst phase train, from step 2, trainer rank 0: 48.00 GiB expected") for text in lines
     )
-    assert [text.split()[-2:] for text in lines if text.startswith("  40.00 GiB")] == [["moments", "(trainer)"]]
+    assert "  40.00 GiB moments (trainer)" in lines
     assert "Does not fit: what is expected is over a limit." in lines
 
 
 def test_every_part_of_the_bars_is_in_the_legend() -> None:
-    lines = shown(plan_report(planned(60), "headway"), 120)
+    lines = shown(plan_report(planned(60), "headway", lines=True), 120)
     legend = row(lines, "A moments")
     for letter, name in (("A", "moments"), ("B", "KV cache"), ("C", "weights (trainer)"), ("D", "weights (engine)")):
         assert f"{letter} {name}" in legend
@@ -110,26 +110,41 @@ def test_every_part_of_the_bars_is_in_the_legend() -> None:
 
 
 def test_a_limit_far_above_is_listed_but_not_drawn() -> None:
-    near, far = (shown(plan_report(planned(60, high), "headway")) for high in (64, 640))
+    near, far = (shown(plan_report(planned(60, high), "headway", lines=True)) for high in (64, 640))
     assert "┃" in row(near, "train")
     assert "┃" not in row(far, "train")
     assert any(text.startswith("┃ limit 640") for text in far)
 
 
 def test_no_limit_is_said() -> None:
-    lines = shown(plan_report(planned(), "headway"))
+    lines = shown(plan_report(planned(), "headway", lines=True))
     assert f"{POOL} (unified memory, 64.00 GiB): Cannot tell" in lines
     assert any("no limit is known" in text for text in lines)
 
 
 def test_what_is_assumed_is_listed_by_reason_and_what_decides_is_marked() -> None:
     unknown = ("rollout.max_answer = 9 (nobody said)", "rollout.prompts = 8 (nobody said)", "x: a long story")
-    lines = shown(plan_report(planned(60, unknown=unknown, deciding=unknown[:1]), "headway"), 100)
+    lines = shown(plan_report(planned(60, unknown=unknown, deciding=unknown[:1]), "headway", lines=True), 100)
     assert any(
         text.strip() == "rollout.max_answer = 9 ◀ decides, rollout.prompts = 8 (nobody said)" for text in lines
     )
     assert any(text.strip() == "x: a long story" for text in lines)
     assert any("half or twice of what is assumed" in text for text in lines)
+
+
+def test_in_short_what_decides_stands_first_and_a_remark_never_before_a_value() -> None:
+    unknown = (
+        "a remark on the machine",
+        "x = 1 (nobody said)",
+        "y = 2 (nobody said)",
+        "rollout.max_answer = 9 (why)",
+    )
+    decides = " ".join(shown(plan_report(planned(60, unknown=unknown, deciding=unknown[1:2]), "headway")))
+    assert "Assumed: x = 1 (decides); rollout.max_answer = 9; y = 2; 1 more." in decides
+    assert "nobody said x, and half or twice" in decides
+    plain = " ".join(shown(plan_report(planned(60, unknown=unknown[:1]), "headway")))
+    assert "Assumed: a remark on the machine. --lines" in plain
+    assert "Assumed" not in " ".join(shown(plan_report(planned(60), "headway")))
 
 
 def test_lines_have_formula_and_source_and_sum_to_their_phase() -> None:
@@ -156,7 +171,7 @@ def test_a_host_of_which_nobody_said_how_much_it_has_is_in_the_verdict():
     def heading(where: Machine) -> str:
         ledger = plan(run, where)
         whole = Planned(run, where, ledger, overall(verdict(ledger, where)), 99, NO_ADVICE)
-        return " ".join(shown(plan_report(whole, "torchtune"), 300)[:8])
+        return " ".join(shown(plan_report(whole, "torchtune", lines=True), 300)[:8])
 
     assert "Fits: even the upper bounds are inside every known limit. A node's host needs up to 989" in heading(
         machine
