@@ -5,6 +5,7 @@ from functools import cache
 
 from msgspec.structs import replace
 
+from headway.facts.context import published
 from headway.facts.shapes import ModelShape, by_name, sources
 
 PLAIN_WORDS = frozenset({
@@ -39,7 +40,8 @@ def like(name: str) -> ModelShape | None:
             if key is not None and not any(_OTHER_SHAPE.fullmatch(word) for word in beside):
                 shape = by_name(key)
                 assert shape is not None
-                return replace(shape, assumed=(*shape.assumed, f"{name}: taken to have the shape of {shape.name}"))
+                told = f"{name}: taken to have the shape of {shape.name}"
+                return replace(shape, assumed=(*shape.assumed, told), context=published(name))
     return None
 
 
