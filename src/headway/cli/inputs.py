@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Sequence
 from decimal import Decimal
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,11 +57,13 @@ def read_case(
     *,
     model: str | None = None,
     pod: Path | None = None,
+    thorough: bool = False,
 ) -> Case:
     """The run that the words of a command line name, on the machine of that name or on this one.
 
     `settings` are `key=value`, of the RunSpec or of the Workload by what is planned, and `machine.host`. `model` is
-    the model of a launch, `pod` a file with the limits of the pod that the run is in. InputError says what the words
+    the model of a launch, `pod` a file with the limits of the pod that the run is in. `thorough`: problems are read
+    that take seconds (rollout/lengths.py). InputError says what the words
     would have to be instead.
     """
     if not words or not words[0].strip():
@@ -80,7 +83,7 @@ def read_case(
         return launch_case(launch, model, machine, pod, settings)
     if model is not None:
         raise InputError(f"--model {model}: only a launch script or command has one; name the model as RUN")
-    case = _case(words[0], trainer, machine, settings)
+    case = _case(words[0], trainer, machine, settings, thorough)
     if pod is None:
         return case
     from headway.cli.launch import in_pod
@@ -89,7 +92,7 @@ def read_case(
     return replace(case, machine=there, workload=replace(case.workload, unknown=(*case.workload.unknown, *notes)))
 
 
-def _case(run: str, trainer: str | None, machine: str | None, settings: Sequence[str]) -> Case:
+def _case(run: str, trainer: str | None, machine: str | None, settings: Sequence[str], thorough: bool) -> Case:
     """A RunSpec, or a model under a trainer."""
     host, keys = host_memory(settings)
     path = Path(run).expanduser()
@@ -105,7 +108,7 @@ def _case(run: str, trainer: str | None, machine: str | None, settings: Sequence
                 f"--trainer {trainer}: {run} is a RunSpec, which headway's own trainer runs; leave --trainer out, "
                 f"or name a model: headway plan qwen3-4B --trainer {trainer}"
             )
-        return _of_spec(path, machine, host, keys)
+        return _of_spec(path, machine, host, keys, thorough)
     shape = model_shape(run)
     if trainer is None and shape.family not in shapes.TRAINED:
         own = f"headway trains {', '.join(shapes.TRAINED)}"
@@ -250,18 +253,24 @@ def _limited(machine: Machine, limit: int) -> Machine:
 # -- RunSpec ---------------------------------------------------------------------------------------------
 
 
-def _of_spec(path: Path, name: str | None, host: int | None, settings: Sequence[str]) -> Case:
+def _of_spec(path: Path, name: str | None, host: int | None, settings: Sequence[str], thorough: bool) -> Case:
     # pydantic's sections take longer to build than all of a plan, so only a RunSpec loads them; and pydantic would
     # look for plugins in every package that is installed
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    from headway.config.fits import missing_packages
     from headway.config.load import load
     from headway.config.source import resolve
     from headway.config.workload import to_workload
+    from headway.rollout.lengths import data_facts
 
     spec = load(path, settings)
     source, unknown = _sized(resolve(spec.model))
     machine = find_machine(name, host, limit=spec.memory.limit)
-    workload = to_workload(spec, source, None if name is None else machine)
+    here = name is None and find_spec("torch") is not None  # a light installation plans for runs elsewhere
+    if here and (missing := tuple(missing_packages(spec, source))):
+        raise InputError(*missing)
+    data = data_facts(spec, source, thorough=thorough)
+    workload = to_workload(spec, source, None if name is None else machine, data)
     told = (*unknown, *workload.model.assumed, *machines.said(name or ""))
     workload = replace(workload, unknown=(*workload.unknown, *told))
     return Case(workload, machine, "headway", spec)

@@ -62,7 +62,7 @@ def train(
     """
     from rich.console import Console
 
-    from headway.cli.planning import make_plan
+    from headway.cli.planning import check_start, make_plan
     from headway.config.load import dump, load
     from headway.facts.probe import bf16_arithmetic
     from headway.reports.ledger import ledger_table, refusal, remedy_line
@@ -83,9 +83,7 @@ def train(
     if not planned.fits and not force:
         advice = [remedy_line(each) for each in planned.advice.remedies]
         raise DoesNotFitError(refusal(planned.ledger, verdicts, advice))
-    from headway.rollout.inputs import check_inputs
-
-    check_inputs(spec)
+    check_start(spec)
     if dry_run:
         return
     with _told_by_the_doctor(spec):

@@ -37,6 +37,15 @@ class Planned(Struct, frozen=True):
     longest_expected: int = 0
 
     @property
+    def longest_alone(self) -> int:
+        """The longest sample in tokens that a run may train alone, at most its own longest: by the upper bound, and
+        of a tight run, which starts on what is expected, by what is expected."""
+        longest = self.workload.rollout.longest
+        if self.longest_sample >= longest or self.fits:
+            return longest
+        return max(self.longest_sample, min(self.longest_expected, longest))
+
+    @property
     def fits(self) -> bool:
         """Whether all is planned, its expected peak is inside every known limit, and no engine refuses."""
         return not (self.outcome.refusals or self.outcome.unplanned) and all(

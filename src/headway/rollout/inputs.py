@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
+from headway.config.fits import too_few
 from headway.config.sections import RunSpec
 from headway.errors import InputError
 from headway.rollout.data import Problem, ProblemSet, load_problems
@@ -45,8 +46,5 @@ def check_inputs(spec: RunSpec) -> None:
 
 def enough(problems: ProblemSet, spec: RunSpec) -> None:
     """InputError where a step asks for more problems than there are."""
-    if len(problems.train) < spec.rollout.prompts:
-        raise InputError(
-            f"rollout.prompts = {spec.rollout.prompts}: there are only {len(problems.train)} training problems; "
-            "set rollout.prompts lower or give more problems"
-        )
+    for problem in too_few(spec, len(problems.train), len(problems.held_out)):
+        raise InputError(problem)

@@ -17,6 +17,7 @@ from headway.config.resume import changes, identity
 from headway.config.sections import RunSpec
 from headway.config.source import ModelSource
 from headway.errors import HeadwayError, InputError
+from headway.facts.context import too_long
 from headway.facts.machine import Machine
 from headway.facts.workload import DTYPE_BYTES
 from headway.guard.forecast import Forecast
@@ -329,6 +330,10 @@ def _check(problems: ProblemSet, loaded: LoadedModel, spec: RunSpec) -> int:
     enough(problems, spec)
     prompt = max(len(problem.prompt_ids) for problem in (*problems.train, *problems.held_out))
     longest = prompt + spec.rollout.max_answer
+    shape, answer = loaded.shape, spec.rollout.max_answer
+    beyond = too_long(shape.name, shape.context, prompt, answer, longest="prompts", answer_key="rollout.max_answer")
+    if beyond is not None:
+        raise InputError(beyond)
     sequences_in_flight(loaded.shape, DTYPE_BYTES[spec.model.dtype], spec.rollout.kv_budget, longest)
     return longest
 
