@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from headway.cli.planning import TrainPlan
     from headway.config.sections import RunSpec
+    from headway.plan.planned import Planned
 
 
 class OnLimit(StrEnum):
@@ -67,6 +68,7 @@ def train(
     from headway.facts.probe import bf16_arithmetic
     from headway.reports.ledger import ledger_table, refusal, remedy_line
     from headway.reports.plan_json import document
+    from headway.reports.time import time_line
 
     console = Console(stderr=as_json)
     spec = load(run, set_ or ())
@@ -74,6 +76,8 @@ def train(
     found = make_plan(spec, console.print)
     planned, verdicts = found.planned, found.planned.outcome.pools
     console.print(ledger_table(planned.ledger, planned.machine, verdicts))
+    if (line := time_line(planned)) is not None:
+        console.print(line)
     if spec.model.dtype == "bf16" and planned.workload.device == "cpu" and bf16_arithmetic() is False:
         console.print('[yellow]This CPU has no bf16 arithmetic: model.dtype = "fp32" trains many times faster here.')
     if dry_run:
@@ -161,9 +165,33 @@ def _run(spec: "RunSpec", found: "TrainPlan", console: "Console") -> dict[str, A
             json.dumps(document(planned, TRAINER), indent=1) + "\n",
             view,
         )
+    if summary["exit_reason"] == "finished":
+        _keep_rate(spec, planned)
     console.print(comparison_table(planned.ledger, summary))
     console.print(final_summary(summary))
     return summary
+
+
+def _keep_rate(spec: "RunSpec", planned: "Planned") -> None:
+    """Keep how fast the run was, for the next plan on this machine: the middle of its steps, the first one apart."""
+    import time
+    from statistics import median
+
+    from headway.facts.speeds import Rate, keep
+
+    assert spec.output.dir is not None, "the loader sets it"
+    lines = (spec.output.dir / "metrics.jsonl").read_text().splitlines()
+    steps = [json.loads(line) for line in lines][-50:]
+    rates = [
+        [step[name] for step in steps[len(steps) > 1 :] if step.get(name)]
+        for name in ("rollout_tokens_per_s", "train_tokens_per_s")
+    ]
+    if all(rates):
+        model = planned.workload.model
+        rollout, trained = (median(each) for each in rates)
+        device, dtype, lora = planned.workload.device, spec.model.dtype, spec.lora is not None
+        day = time.strftime("%Y-%m-%d")
+        keep(Rate(model.name, model.active_parameters(), device, dtype, lora, rollout, trained, day))
 
 
 def _settle_libraries() -> None:

@@ -15,6 +15,7 @@ from headway.plan.planned import LONGEST, Planned
 from headway.plan.remedies import Remedy
 from headway.plan.verdict import Kind, Outcome, PoolVerdict, is_host
 from headway.reports.ledger import items, no_model_fits
+from headway.reports.time import time_line
 from headway.reports.widgets import VERDICT_STYLES, Layouts, Unit, hanging, share_of, since
 from headway.units import GIB, format_bytes
 
@@ -96,6 +97,7 @@ def plan_report(planned: Planned, trainer: str, *, lines: bool = False) -> Group
     for verdict in planned.outcome.pools:
         parts += [Text(), *_pool(planned.ledger, planned.machine, verdict)]
     parts += [Text(), _longest(planned)]
+    parts += [line] if (line := time_line(planned)) is not None else []
     parts += _remedies(planned)
     parts += _unknown(planned)
     parts += _not_read(planned)

@@ -77,7 +77,8 @@ def test_without_a_tokenizer_the_prompt_s_bytes_are_the_bound(tmp_path: Path) ->
     spec = runspec(tmp_path, sums(40), format="text")
     source = ModelSource("hub", "owner/name", None, resolve(RANDOM).shape, 0)
     found = data_facts(spec, source, thorough=False)
-    assert not found.exact and "a bound from their bytes" in found.said
+    assert not found.exact
+    assert "a bound from their bytes" in found.said
     assert max(map(len, sums(40))) <= found.longest < spec.data.max_prompt
 
 
@@ -92,7 +93,7 @@ def test_a_file_of_200_has_a_tenth_held_out_and_trains(tmp_path: Path) -> None:
 def test_a_file_of_3_is_refused_with_what_it_needs(tmp_path: Path) -> None:
     spec = runspec(tmp_path, sums(3))
     facts = data_facts(spec, resolve(spec.model), thorough=False)
-    with pytest.raises(InputError, match="only 3 training problems; set rollout.prompts = 3 or less, or give 5 more"):
+    with pytest.raises(InputError, match=r"only 3 training problems; set rollout.prompts = 3 or less, or give 5"):
         to_workload(spec, resolve(spec.model), data=facts)
     enough = spec.model_copy(update={"rollout": RolloutSection(prompts=3)})
     to_workload(enough, resolve(spec.model), data=facts)
@@ -114,7 +115,7 @@ def test_a_kv_budget_below_one_answer_is_refused(tmp_path: Path) -> None:
         to_workload(spec.model_copy(update={"rollout": rollout}), source, data=facts)
 
     planned(one)
-    with pytest.raises(InputError, match="set rollout.kv_budget to at least 1MiB"):
+    with pytest.raises(InputError, match=r"set rollout.kv_budget to at least 1MiB"):
         planned(one - 1)
 
 
@@ -132,11 +133,11 @@ def test_the_context_is_a_limit_of_prompt_and_answer(tmp_path: Path) -> None:
         to_workload(spec, source, data=data_facts(spec, source, thorough=False))
 
     planned(8190)  # prompts of two bytes
-    with pytest.raises(InputError, match="set rollout.max_answer = 8190 or less"):
+    with pytest.raises(InputError, match=r"set rollout.max_answer = 8190 or less"):
         planned(8191)
 
 
 def test_prompts_over_the_limit_are_refused_with_the_shortest(tmp_path: Path) -> None:
     spec = runspec(tmp_path, sums(20), format="text", max_prompt=3)
-    with pytest.raises(InputError, match="set data.max_prompt to that or more"):
+    with pytest.raises(InputError, match=r"set data.max_prompt to that or more"):
         data_facts(spec, resolve(spec.model), thorough=False)
