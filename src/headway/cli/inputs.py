@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from headway.errors import InputError
 from headway.facts import machines, probe, shapes
+from headway.facts.context import too_long
 from headway.facts.machine import Limit, Machine
 from headway.facts.names import like
 from headway.facts.shapes import ModelShape
@@ -298,6 +299,10 @@ def _of_model(shape: ModelShape, trainer: str, name: str | None, host: int | Non
         workload = presets.workload(shape, trainer, (*settings, *filled))
         said = tuple(f"{setting.replace('=', ' = ')} (nobody said; as {machine.name} is)" for setting in filled)
         workload = replace(workload, unknown=(*workload.unknown, *said))
+    if (beyond := beyond_context(workload)) is not None:
+        if given & {"rollout.max_prompt", "rollout.max_answer"}:
+            raise InputError(beyond)
+        workload = replace(workload, unknown=(*workload.unknown, beyond))
     check_device(workload, machine, f"--trainer {trainer}")
     check_layout(workload, machine)
     workload = replace(workload, unknown=(*workload.unknown, *machines.said(name or "")))
@@ -315,6 +320,13 @@ def _from_machine(workload: Workload, machine: Machine, given: set[str]) -> tupl
     devices = machine.device_count // machine.nodes
     found = (("layout.nodes", machine.nodes), ("layout.devices", devices))
     return tuple(f"{key}={count}" for key, count in found if count > 1)
+
+
+def beyond_context(workload: Workload) -> str | None:
+    """What is wrong with samples that are longer than the model's context; None where they are not, or where the
+    context is not known."""
+    shape, rollout = workload.model, workload.rollout
+    return too_long(shape.name, shape.context, rollout.max_prompt, rollout.max_answer)
 
 
 def check_device(workload: Workload, machine: Machine, run: str) -> None:

@@ -59,8 +59,7 @@ def refusals(spec: RunSpec, shape: ModelShape, data: DataFacts | None) -> Iterat
     """
     prompt = data.longest if data is not None and data.exact else 1
     answer = spec.rollout.max_answer
-    counted = "prompts" if prompt > 1 else "prompts even"
-    beyond = too_long(shape.name, shape.context, prompt, answer, longest=counted, answer_key="rollout.max_answer")
+    beyond = too_long(shape.name, shape.context, prompt, answer)
     if beyond is not None:
         yield beyond
     size = 4 if spec.model.dtype == "fp32" else 2

@@ -75,19 +75,20 @@ def _scaled(scaling: Mapping[str, Any], positions: int) -> int:
     return int(base * factor)
 
 
-def too_long(model: str, context: int, prompt: int, answer: int, *, longest: str, answer_key: str) -> str | None:
+def too_long(model: str, context: int, prompt: int, answer: int) -> str | None:
     """What is wrong with samples of `prompt` and `answer` tokens on a model of that context; None where they fit, or
-    where the context is not known (0). `longest` tells where the prompt's length comes from.
+    where the context is not known (0).
 
-    >>> too_long("gpt2", 1024, 24, 1000, longest="prompts", answer_key="rollout.max_answer") is None
+    >>> too_long("gpt2", 1024, 24, 1000) is None
     True
     """
     if not context or prompt + answer <= context:
         return None
+    has = {0: "a sample", 1: "even with a prompt of one token a sample"}
+    sample = has.get(prompt, f"with prompts of {prompt:,} tokens a sample")
     room = context - prompt
-    change = f"set {answer_key} = {room} or less" if room > 0 else "give shorter prompts"
+    change = f"set rollout.max_answer = {room} or less" if room > 0 else "give shorter prompts"
     return (
-        f"{answer_key} = {answer}: with {longest} of {prompt:,} tokens a sample may have {prompt + answer:,}, and "
-        f"{model} has positions for {context:,} (max_position_embeddings); {change}, or take a model with a longer "
-        "context"
+        f"rollout.max_answer = {answer}: {sample} may have {prompt + answer:,} tokens, and {model} has positions for "
+        f"{context:,} (max_position_embeddings); {change}, or take a model with a longer context"
     )

@@ -330,9 +330,7 @@ def _check(problems: ProblemSet, loaded: LoadedModel, spec: RunSpec) -> int:
     enough(problems, spec)
     prompt = max(len(problem.prompt_ids) for problem in (*problems.train, *problems.held_out))
     longest = prompt + spec.rollout.max_answer
-    shape, answer = loaded.shape, spec.rollout.max_answer
-    beyond = too_long(shape.name, shape.context, prompt, answer, longest="prompts", answer_key="rollout.max_answer")
-    if beyond is not None:
+    if (beyond := too_long(loaded.shape.name, loaded.shape.context, prompt, spec.rollout.max_answer)) is not None:
         raise InputError(beyond)
     sequences_in_flight(loaded.shape, DTYPE_BYTES[spec.model.dtype], spec.rollout.kv_budget, longest)
     return longest

@@ -65,7 +65,7 @@ def test_the_table_names_each_model_once():
 
 def test_exactly_the_context_passes_and_one_token_more_does_not():
     def said(answer: int, tokens: int = 8192) -> str | None:
-        return too_long("m", tokens, 192, answer, longest="prompts", answer_key="rollout.max_answer")
+        return too_long("m", tokens, 192, answer)
 
     assert said(8000) is None
     assert "set rollout.max_answer = 8000 or less" in str(said(8001))

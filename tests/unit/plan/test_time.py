@@ -43,7 +43,7 @@ def test_every_device_of_the_table_has_a_speed():
 
 
 def test_training_takes_as_long_as_its_flops():
-    # 4.02 billion parameters, 64 samples of 1,536 tokens: forward, backward, recomputation at a quarter of 989 TFLOP/s
+    # 64 samples of 1,536 tokens: forward, backward and recomputation at a quarter of 989 TFLOP/s
     found = timed(run("qwen3-4b"), machines.by_name("h100-80"))
     assert found is not None
     plain = 64 * 1536 * 4.02e9 * 8 / (989e12 * 0.25)
