@@ -243,10 +243,8 @@ def _planned_case(
         there, moved = ray_settings.applied(there, of_ray, launch.script.path)
         workload = replace(workload, unknown=(*workload.unknown, *moved, *idle))
     if (beyond := beyond_context(workload)) is not None:
-        text = launch.in_flags(beyond, launch.found, keys)
-        workload = replace(
-            workload, unknown=(*workload.unknown, f"{text}; a launch that scales positions may differ")
-        )
+        text = f"{launched.in_flags(beyond, launch.found, keys)}, or scale its positions"
+        workload = replace(workload, unknown=(*workload.unknown, text))
     title = f"{launch.found.system}, {launch.found.value('trainer_backend') or 'its'} trainer ({launch.script.path})"
     check_device(workload, there, launch.script.path)
     try:
