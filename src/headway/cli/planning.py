@@ -43,8 +43,9 @@ def make_plan(spec: RunSpec, message: Callable[[str], None]) -> TrainPlan:
     return TrainPlan(source, examine(to_workload(spec, source, data=data), probe.detect(spec.memory.limit)))
 
 
-def check_start(spec: RunSpec) -> None:
+def check_start(spec: RunSpec, *, whole: bool) -> None:
     """Try what a run starts with, and write nothing: its device, its output directory, its problems and its reward.
+    `whole`, in a dry run: what takes seconds too.
 
     InputError for what `headway train` would refuse later.
     """
@@ -55,4 +56,4 @@ def check_start(spec: RunSpec) -> None:
     assert spec.output.dir is not None, "the loader sets it"
     pick_device(spec.memory.device)
     RunFolder(spec.output.dir).claim(spec)
-    check_inputs(spec)
+    check_inputs(spec, whole=whole)

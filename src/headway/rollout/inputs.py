@@ -27,20 +27,21 @@ class _AnyTokenizer:
         return [0]
 
 
-def check_inputs(spec: RunSpec) -> None:
+def check_inputs(spec: RunSpec, *, whole: bool = False) -> None:
     """Read the problem files, and start the reward once: what only the model's tokenizer can tell is left open.
 
-    Problems of a task are not drawn, and its scorer and that of mathematics, which import much, are not started.
+    Unless `whole`, problems of a task are not drawn, and its scorer and that of mathematics, which import much, are
+    not started: a run does that anyway.
     InputError for what a run would refuse once its model is loaded.
     """
     folders = () if spec.reward.folder is None else (spec.reward.folder,)
     with closing(make_scorer(spec.reward, spec.data, folders, Path(os.devnull))) as scorer:
         problems: tuple[Problem, ...] = ()
-        if spec.data.task is None:
+        if whole or spec.data.task is None:
             found = load_problems(spec.data, spec.eval, _AnyTokenizer(), spec.train.seed)
             enough(found, spec)
             problems = (*found.train, *found.held_out)
-        if spec.reward.kind in STARTED:
+        if whole or spec.reward.kind in STARTED:
             scorer.check(problems)
 
 

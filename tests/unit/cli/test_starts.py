@@ -99,6 +99,16 @@ def test_a_plan_for_another_machine_does_not_ask_for_packages(folder: Path) -> N
     assert call("plan", "run.toml", *settings).exit_code == 0
 
 
+@pytest.mark.parametrize(("count", "code"), [(300, 1), (60, 0)])
+def test_a_task_with_too_few_problems_is_refused_by_the_dry_run(folder: Path, count: int, code: int) -> None:
+    # greatest common divisors of two numbers up to 12: at most 144 questions
+    few = ("data.file=none", "data.task=gcd", "reward.kind=task", f"data.problems={count}", "eval.problems=8")
+    bounds = ("data.params.min_numbers=2", "data.params.max_numbers=2", "data.params.max_value=12")
+    found = dry(*few, *bounds)
+    assert found.exit_code == code
+    assert ("distinct problems with these data.params" in said(found)) == bool(code)
+
+
 def test_a_reward_that_cannot_be_imported_is_refused_by_the_dry_run(folder: Path) -> None:
     settings = ("reward.kind=function", "reward.function=mine:score")
     (folder / "mine.py").write_text("import nothing_of_that_name\n")
