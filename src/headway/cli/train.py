@@ -165,7 +165,7 @@ def _run(spec: "RunSpec", found: "TrainPlan", console: "Console") -> dict[str, A
             json.dumps(document(planned, TRAINER), indent=1) + "\n",
             view,
         )
-    if summary["exit_reason"] == "finished":
+    if summary["exit_reason"] == "finished" and spec.model.init == "pretrained":
         _keep_rate(spec, planned)
     console.print(comparison_table(planned.ledger, summary))
     console.print(final_summary(summary))

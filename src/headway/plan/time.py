@@ -44,6 +44,10 @@ TABLE, CPU, SAME, SCALED = 3.0, 4.0, 1.5, 3.0
 and of another."""
 
 
+ALIKE = 4
+"""A rate of another model is scaled where the two differ by no more than this in parameters."""
+
+
 class Estimate(Struct, frozen=True):
     """Seconds of one step and of the whole run, evaluations included; either may be wrong by `factor`.
 
@@ -88,7 +92,12 @@ def _nearest(workload: Workload, earlier: tuple[Rate, ...]) -> Rate | None:
         if (rate.device, rate.dtype, rate.lora) == (workload.device, workload.trainer.param_dtype, lora)
     ]  # fmt: skip
     count = workload.model.active_parameters()
-    return min(alike, key=lambda rate: max(rate.parameters, count) / min(rate.parameters, count), default=None)
+
+    def apart(rate: Rate) -> float:
+        return max(rate.parameters, count) / max(1, min(rate.parameters, count))
+
+    nearest = min(alike, key=apart, default=None)
+    return nearest if nearest is not None and apart(nearest) <= ALIKE else None
 
 
 def _scaled(rate: Rate, workload: Workload) -> tuple[float, float]:

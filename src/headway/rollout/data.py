@@ -234,6 +234,11 @@ def all_too_long(data: DataSection, setting: str, records: Sequence[Record], sho
     )
 
 
+def surely_too_long(record: Record, data: DataSection) -> bool:
+    """Whether a text is certain to be over data.max_prompt. It is not tokenized: megabytes would take minutes."""
+    return _bytes(record) > TOKEN_BYTES * data.max_prompt
+
+
 def _bytes(record: Record) -> int:
     """UTF-8 bytes of the problem's own text."""
     return len(record.prompt.encode("utf-8", "surrogatepass"))
@@ -244,8 +249,7 @@ def _problem_set(
 ) -> ProblemSet:
     kept: list[tuple[Problem, ...]] = []
     for setting, records in (("training", train), ("evaluation", held)):
-        # A text that is certain to be over the limit is not tokenized: megabytes would take minutes.
-        sized = [record for record in records if _bytes(record) <= TOKEN_BYTES * data.max_prompt]
+        sized = [record for record in records if not surely_too_long(record, data)]
         encoded = [(record, prompt_ids(record, data, tokenizer)) for record in sized]
         short = [(record, ids) for record, ids in encoded if len(ids) <= data.max_prompt]
         if records and not short:

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from headway.config.fits import DataFacts, held_out
 from headway.config.sections import RunSpec
 from headway.config.source import ModelSource
 from headway.errors import InputError
-from headway.rollout.data import all_too_long, select
+from headway.rollout.data import all_too_long, select, surely_too_long
 from headway.rollout.files import Record
 from headway.rollout.prompts import Tokenizer, messages, prompt_ids
 from headway.rollout.tasks import draw_records
@@ -22,6 +22,8 @@ TEXT_BYTES = 1 << 20
 """Text that is tokenized for a plan, longest prompts first: a second of a fast tokenizer."""
 TEMPLATE_TOKENS = 64
 """What a chat template is taken to add for each message, and once before the answer, where it is not here."""
+SPECIAL_TOKENS = 4
+"""What a tokenizer is taken to add to a text."""
 SAMPLE = 64
 """Problems of a task that are drawn to see how long they are."""
 MARGIN = 1.25
@@ -47,48 +49,67 @@ def data_facts(spec: RunSpec, source: ModelSource, *, thorough: bool) -> DataFac
         told = f"{assumed}; headway train --dry-run reads {spec.data.file.name}"
         return DataFacts(spec.data.max_prompt, False, said=told)
     train, held, _ = select(spec.data, spec.eval, spec.train.seed)
-    longest, exact, said = _longest(spec, source, (*train, *held))
-    return DataFacts(longest, exact, len(train), len(held), said)
+    found = _longest(spec, source, (*train, *held))
+    kept, asked = (sum(each.place not in found.dropped for each in records) for records in (train, held))
+    return DataFacts(found.tokens, found.exact, kept, asked, found.said)
 
 
 def _of_task(spec: RunSpec, source: ModelSource) -> DataFacts:
     assert spec.data.task is not None
     with closing(draw_records(spec.data.task, spec.data.params, spec.train.seed)) as records:
         sample = list(islice(records, SAMPLE))
-    longest, _, said = _longest(spec, source, sample)
-    planned = min(spec.data.max_prompt, int(longest * MARGIN) + 1)
-    about = f"the longest of {len(sample)} problems of {spec.data.task} has {longest}"
-    told = f"prompts of up to {planned} tokens: {said or about}, and a quarter more"
+    found = _longest(spec, source, sample)
+    planned = min(spec.data.max_prompt, int(found.tokens * MARGIN) + 1)
+    about = found.said or f"the longest of {len(sample)} problems of {spec.data.task} has {found.tokens}"
+    told = f"prompts of up to {planned} tokens: {about}, and a quarter more"
     return DataFacts(planned, False, None, held_out(spec.eval.problems, None), told)
 
 
-def _longest(spec: RunSpec, source: ModelSource, records: Sequence[Record]) -> tuple[int, bool, str]:
-    """The longest kept prompt in tokens, whether that is exact, and where it comes from otherwise."""
+class _Longest(NamedTuple):
+    """The longest kept prompt in tokens, whether that is exact, where it comes from otherwise, and the places of the
+    records that are over data.max_prompt."""
+
+    tokens: int
+    exact: bool
+    said: str
+    dropped: frozenset[str] = frozenset()
+
+
+def _longest(spec: RunSpec, source: ModelSource, records: Sequence[Record]) -> _Longest:
     most = spec.data.max_prompt
     ordered = sorted(records, key=_size, reverse=True)
     tokenizer = light_tokenizer(source)
     if tokenizer is None:
         bound = _size(ordered[0]) + _around(spec, ordered[0])
         if bound >= most:
-            return most, False, f"data.max_prompt = {most}: prompts are taken to be so long; {_NO_TOKENIZER}"
-        return bound, False, f"prompts of up to {bound} tokens: a bound from their bytes; {_NO_TOKENIZER}"
-    longest, text, kept = 0, 0, 0
-    shortest: int | None = None
+            return _Longest(
+                most, False, f"data.max_prompt = {most}: prompts are taken to be so long; {_NO_TOKENIZER}"
+            )
+        return _Longest(bound, False, f"prompts of up to {bound} tokens: a bound from their bytes; {_NO_TOKENIZER}")
+    longest, text = 0, 0
+    dropped, counts = set[str](), list[int]()
     for record in ordered:
-        if _size(record) + _around(spec, record) <= longest:
+        bound = _size(record) + _around(spec, record)
+        if bound <= longest:
             break  # a token is a byte at least
         if text > TEXT_BYTES:
-            left = min(most, _size(record) + _around(spec, record))
-            said = f"prompts of up to {longest} tokens: of the {kept} longest by bytes; no other has over {left}"
-            return max(longest, 1), False, said
+            said = (
+                f"prompts of up to {longest} tokens: of the {len(counts)} longest by bytes, of {len(records)} in all"
+            )
+            return _Longest(max(longest, 1), False, said, frozenset(dropped))
+        if surely_too_long(record, spec.data):
+            dropped.add(record.place)
+            continue
         count = len(prompt_ids(record, spec.data, tokenizer))
-        text, kept = text + _size(record), kept + 1
-        shortest = count if shortest is None else min(shortest, count)
-        if count <= most:
-            longest = max(longest, count)
+        text += _size(record)
+        counts.append(count)
+        if count > most:
+            dropped.add(record.place)
+        longest = max(longest, count if count <= most else 0)
     if not longest:
+        shortest = min(counts, default=None)
         raise InputError(all_too_long(spec.data, "training and evaluation", records, shortest))
-    return longest, True, ""
+    return _Longest(longest, True, "", frozenset(dropped))
 
 
 def _size(record: Record) -> int:
@@ -96,9 +117,11 @@ def _size(record: Record) -> int:
 
 
 def _around(spec: RunSpec, record: Record) -> int:
-    """Bytes of all that stands around a problem's text, and what a chat template may add."""
+    """Bytes of all that stands around a problem's text, and what a chat template or a tokenizer may add."""
     text = len((spec.data.template + (spec.data.system or "")).encode())
-    return text + (0 if spec.data.format == "text" else TEMPLATE_TOKENS * (2 + len(messages(record, spec.data))))
+    return text + (
+        SPECIAL_TOKENS if spec.data.format == "text" else TEMPLATE_TOKENS * (2 + len(messages(record, spec.data)))
+    )
 
 
 # -- tokenizers ------------------------------------------------------------------------------------------

@@ -114,6 +114,8 @@ def test_a_model_of_another_size_is_scaled_and_less_sure():
     assert scaled is not None
     assert scaled.factor > known.factor
     assert scaled.step == pytest.approx(2 * known.step)
+    tiny = replace(OWN, model="tiny", parameters=OWN.parameters // 5)
+    assert timed(on_cpu(), replace(CPU, rates=(tiny,))) == timed(on_cpu(), CPU)
 
 
 def test_where_nothing_tells_there_is_no_time():

@@ -99,6 +99,16 @@ def test_a_file_of_3_is_refused_with_what_it_needs(tmp_path: Path) -> None:
     to_workload(enough, resolve(spec.model), data=facts)
 
 
+def test_problems_over_the_limit_are_dropped_before_they_are_counted(tmp_path: Path) -> None:
+    texts = [*sums(40), *("x" * 300 + str(at) for at in range(30)), "y" * 200_000]
+    spec = runspec(tmp_path, texts, format="text", max_prompt=40)
+    found = data_facts(spec, resolve(spec.model), thorough=False)
+    problems = load_problems(spec.data, spec.eval, byte_tokenizer(), 0)
+    assert problems.dropped_long == 31
+    assert (found.train, found.held_out) == (len(problems.train), len(problems.held_out))
+    assert found.exact
+
+
 def test_what_is_asked_for_is_held_out(tmp_path: Path) -> None:
     spec = runspec(tmp_path, sums(50)).model_copy(update={"eval": EvalSection(problems=30)})
     assert data_facts(spec, resolve(spec.model), thorough=False).held_out == 30
