@@ -20,6 +20,8 @@ from headway.rollout.tasks import draw_records
 
 TEXT_BYTES = 1 << 20
 """Text that is tokenized for a plan, longest prompts first: a second of a fast tokenizer."""
+FILE_BYTES = 64 << 20
+"""A larger file is not read for a plan alone: a few tenths of a second."""
 TEMPLATE_TOKENS = 64
 """What a chat template is taken to add for each message, and once before the answer, where it is not here."""
 SPECIAL_TOKENS = 4
@@ -36,8 +38,8 @@ _NO_TOKENIZER = "the model's tokenizer is not here to count them"
 def data_facts(spec: RunSpec, source: ModelSource, *, thorough: bool) -> DataFacts:
     """Read the problems of a run, and count the tokens of its longest prompt.
 
-    Not `thorough`, as in `headway plan`: problems of a task are not drawn, and a Parquet file is not read, which take
-    seconds and large packages. InputError for a file that a run would refuse.
+    Not `thorough`, as in `headway plan`: problems of a task are not drawn, and a Parquet or a very large file is
+    not read, which take seconds and large packages. InputError for a file that a run would refuse.
     """
     assumed = f"data.max_prompt = {spec.data.max_prompt}: prompts are taken to be so long"
     if spec.data.task is not None:
@@ -45,13 +47,21 @@ def data_facts(spec: RunSpec, source: ModelSource, *, thorough: bool) -> DataFac
             told = f"{assumed}; headway train --dry-run draws a sample of {spec.data.task}"
             return DataFacts(spec.data.max_prompt, False, said=told)
         return _of_task(spec, source)
-    if spec.data.file is not None and spec.data.file.suffix.lower() == ".parquet" and not thorough:
-        told = f"{assumed}; headway train --dry-run reads {spec.data.file.name}"
-        return DataFacts(spec.data.max_prompt, False, said=told)
+    file = spec.data.file
+    if file is not None and not thorough and (_is_parquet(file) or _is_large(file)):
+        return DataFacts(spec.data.max_prompt, False, said=f"{assumed}; headway train --dry-run reads {file.name}")
     train, held, _ = select(spec.data, spec.eval, spec.train.seed)
     found = _longest(spec, source, (*train, *held))
     kept, asked = (sum(each.place not in found.dropped for each in records) for records in (train, held))
     return DataFacts(found.tokens, found.exact, kept, asked, found.said)
+
+
+def _is_parquet(file: Path) -> bool:
+    return file.suffix.lower() == ".parquet"
+
+
+def _is_large(file: Path) -> bool:
+    return file.is_file() and file.stat().st_size > FILE_BYTES
 
 
 def _of_task(spec: RunSpec, source: ModelSource) -> DataFacts:
@@ -93,10 +103,9 @@ def _longest(spec: RunSpec, source: ModelSource, records: Sequence[Record]) -> _
         if bound <= longest:
             break  # a token is a byte at least
         if text > TEXT_BYTES:
-            said = (
-                f"prompts of up to {longest} tokens: of the {len(counts)} longest by bytes, of {len(records)} in all"
-            )
-            return _Longest(max(longest, 1), False, said, frozenset(dropped))
+            longest = longest or most
+            said = f"prompts of up to {longest} tokens: those of the {len(counts)} longest by bytes of {len(records)}"
+            return _Longest(longest, False, said, frozenset(dropped))
         if surely_too_long(record, spec.data):
             dropped.add(record.place)
             continue

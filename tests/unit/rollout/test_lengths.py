@@ -109,6 +109,27 @@ def test_problems_over_the_limit_are_dropped_before_they_are_counted(tmp_path: P
     assert found.exact
 
 
+@pytest.mark.parametrize(("kept", "tokens"), [(["z" * 900], 900), ([], 1000)])
+def test_more_text_than_a_plan_counts_is_said(tmp_path: Path, kept: list[str], tokens: int) -> None:
+    long = [f"{at:06}" + "x" * 20_000 for at in range(70)]  # over the limit, and a megabyte
+    spec = runspec(tmp_path, [*kept, *long, *sums(20)], format="text", max_prompt=1000)
+    found = data_facts(spec, resolve(spec.model), thorough=False)
+    assert not found.exact
+    assert found.longest == 1000  # none that is kept was counted
+    short = runspec(tmp_path, [*kept, *long[:9], *sums(20)], format="text", max_prompt=1000)
+    exact = data_facts(short, resolve(short.model), thorough=False)
+    assert exact.exact
+    assert exact.longest == (tokens if kept else max(map(len, sums(20))))
+
+
+def test_a_large_file_is_read_by_the_dry_run_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headway.rollout.lengths.FILE_BYTES", 100)
+    spec = runspec(tmp_path, sums(40))
+    plain, whole = (data_facts(spec, resolve(spec.model), thorough=thorough) for thorough in (False, True))
+    assert (plain.longest, plain.exact) == (spec.data.max_prompt, False)
+    assert whole.exact
+
+
 def test_what_is_asked_for_is_held_out(tmp_path: Path) -> None:
     spec = runspec(tmp_path, sums(50)).model_copy(update={"eval": EvalSection(problems=30)})
     assert data_facts(spec, resolve(spec.model), thorough=False).held_out == 30
