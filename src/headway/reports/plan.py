@@ -263,7 +263,9 @@ def _longest(planned: Planned) -> Text:
     most = longest or planned.longest_expected
     if not most:
         return Text("Longest sample: none fits; a limit is passed whatever the samples are.")
-    more = " or more" if most >= LONGEST else ""
+    more = (
+        " or more" if most >= LONGEST else ", the model's context" if most == planned.workload.model.context else ""
+    )
     end = "" if longest else " No length surely fits: a bound is over its limit whatever the samples are."
     return Text(f"Longest sample that {surely} alone: {most:,} tokens{more}; this run's longest has {own:,}.{end}")
 
