@@ -166,13 +166,13 @@ def _run(spec: "RunSpec", found: "TrainPlan", console: "Console") -> dict[str, A
             view,
         )
     if summary["exit_reason"] == "finished" and spec.model.init == "pretrained":
-        _keep_rate(spec, planned)
+        keep_rate(spec, planned)
     console.print(comparison_table(planned.ledger, summary))
     console.print(final_summary(summary))
     return summary
 
 
-def _keep_rate(spec: "RunSpec", planned: "Planned") -> None:
+def keep_rate(spec: "RunSpec", planned: "Planned") -> None:
     """Keep how fast the run was, for the next plan on this machine: the middle of its steps, the first one apart."""
     import time
     from statistics import median

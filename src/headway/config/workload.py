@@ -1,5 +1,6 @@
 """From a RunSpec to the planner's Workload."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -68,8 +69,14 @@ def to_workload(
         save_every=spec.output.save_every,
         eval_every=spec.eval.every,
         tensorboard=spec.output.tensorboard,
-        unknown=(known.said,) if known.said else (),
+        unknown=(*([known.said] if known.said else []), *_no_evaluation(spec, known)),
     )
+
+
+def _no_evaluation(spec: RunSpec, data: DataFacts) -> Iterator[str]:
+    """A file so small that its tenth is no problem at all."""
+    if spec.eval.problems is None and data.held_out == 0:
+        yield f"eval.problems = 0: every tenth of {data.train} problems is none; set it, or eval.file, to evaluate"
 
 
 def _reference(objective: ObjectiveSection, *, lora: bool) -> Literal["none", "adapter-off", "copy"]:

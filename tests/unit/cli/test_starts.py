@@ -8,6 +8,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from headway.cli.app import app
+from headway.cli.train import keep_rate
+from headway.config.load import load
+from headway.config.source import resolve
+from headway.config.workload import to_workload
+from headway.facts import machines, speeds
+from headway.plan.planned import examine
 
 SPEC = """
 [model]
@@ -60,6 +66,28 @@ def test_a_run_of_200_examples_with_defaults_starts(folder: Path) -> None:
     assert not document["unknown"]
     assert dry().exit_code == 0
     assert not (folder / "runs").exists()
+
+
+def test_a_dry_run_says_how_long_the_run_takes(folder: Path) -> None:
+    assert "Time: about" in dry().output
+    done = call("train", "run.toml", "--dry-run", "--json")
+    time = json.loads(done.stdout)["time"]
+    assert 0 < time["step_seconds"] < time["run_seconds"]
+    assert time["factor"] > 1
+    assert time["basis"]
+
+
+@pytest.mark.parametrize(("lines", "rates"), [([9.0, 100.0, 110.0, 0.0, 120.0], (110.0, 110.0)), ([], None)])
+def test_a_finished_run_tells_the_next_plan_how_fast_it_was(folder: Path, lines: list[float], rates) -> None:
+    spec = load(folder / "run.toml")
+    workload = to_workload(spec, resolve(spec.model))
+    planned = examine(workload, machines.by_name("cpu-64gib"))
+    spec.output.dir.mkdir(parents=True)
+    rows = ({"step": at, "rollout_tokens_per_s": rate, "train_tokens_per_s": rate} for at, rate in enumerate(lines))
+    (spec.output.dir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    keep_rate(spec, planned)
+    # the first step warms up, and one without a gradient trains nothing
+    assert [(each.rollout, each.train) for each in speeds.earlier()] == ([rates] if rates else [])
 
 
 REFUSED = [

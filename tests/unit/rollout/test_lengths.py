@@ -96,7 +96,10 @@ def test_a_file_of_3_is_refused_with_what_it_needs(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"only 3 training problems; set rollout.prompts = 3 or less, or give 5"):
         to_workload(spec, resolve(spec.model), data=facts)
     enough = spec.model_copy(update={"rollout": RolloutSection(prompts=3)})
-    to_workload(enough, resolve(spec.model), data=facts)
+    workload = to_workload(enough, resolve(spec.model), data=facts)
+    assert workload.unknown == (
+        "eval.problems = 0: every tenth of 3 problems is none; set it, or eval.file, to evaluate",
+    )
 
 
 def test_problems_over_the_limit_are_dropped_before_they_are_counted(tmp_path: Path) -> None:
