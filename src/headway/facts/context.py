@@ -9,9 +9,6 @@ from typing import Any
 WHOLE = ("default", "llama3", "longrope", "su", "mrope", "proportional")
 """Kinds of rope scaling whose `max_position_embeddings` is the scaled length already."""
 
-RANDOM = 32_768
-"""Positions of a model that is made with random weights, where no published one has its shape."""
-
 
 def published(name: str) -> int:
     """The context of a published model by its hub repository, with or without the owner; 0 where it is not listed.

@@ -23,7 +23,7 @@ from headway.facts.blocks import (
     by_letters,
     fused_roles,
 )
-from headway.facts.context import RANDOM, published
+from headway.facts.context import published
 
 TRAINED = ("llama", "qwen2", "qwen3", "qwen3_moe", "gemma")
 """Model types of transformers that headway trains."""
@@ -419,7 +419,7 @@ def _from_row(key: str) -> ModelShape:
         vocab=number("vocab"), tied=row["tied"] == "yes", qkv_bias=row["qkv_bias"] == "yes",
         qk_norm=row["qk_norm"] == "yes", experts=number("experts"),
         experts_per_token=number("experts_per_token"), expert_ffn=number("expert_ffn"),
-        context=published(row["source"]) if row["source"] else RANDOM,
+        context=published(row["source"]),
         **{field: _value(field, text) for field, text in more.items()},
     )  # fmt: skip
 

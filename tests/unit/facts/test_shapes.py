@@ -15,7 +15,6 @@ from headway.facts.shapes import TRAINED, ModelShape, by_name, lora_head, neares
 LLAMA = {
     "model_type": "llama", "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 2,
     "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 264, "tie_word_embeddings": True,
-    "max_position_embeddings": 32768,
 }  # fmt: skip
 QWEN3_MOE = LLAMA | {
     "model_type": "qwen3_moe", "head_dim": 32, "num_experts": 8, "num_experts_per_tok": 2,
