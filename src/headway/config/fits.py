@@ -5,6 +5,7 @@ Nothing here loads a model; that a package is installed is looked up, and not tr
 
 from collections.abc import Iterator
 from importlib.util import find_spec
+from itertools import count
 from math import ceil
 
 from msgspec import Struct
@@ -78,11 +79,22 @@ def too_few(spec: RunSpec, train: int, held: int) -> Iterator[str]:
         return
     apart = f" beside the {held} held out for evaluation" if held else ""
     lower = f"set rollout.prompts = {train} or less, or " if train and train % spec.train.updates == 0 else ""
-    more = wanted - train
+    more = _more(spec, train, held)
+    raised = f"set data.problems = {wanted} or more"
+    instead = raised if spec.data.problems < wanted else f"give {more} more problem{'' if more == 1 else 's'}"
     yield (
         f"rollout.prompts = {wanted}: a step takes {wanted} different problems, and there are only {train} training "
-        f"problem{'' if train == 1 else 's'}{apart}; {lower}give {more} more problem{'' if more == 1 else 's'}"
+        f"problem{'' if train == 1 else 's'}{apart}; {lower}{instead}"
     )
+
+
+def _more(spec: RunSpec, train: int, held: int) -> int:
+    """Problems that are missing; of those of a file a tenth is held out too, where nobody says how many are."""
+    wanted = spec.rollout.prompts
+    if spec.eval.problems is not None or spec.eval.file is not None:
+        return wanted - train
+    total = train + held
+    return next(more for more in count(wanted - train) if total + more - held_out(None, total + more) >= wanted)
 
 
 def kv_token_bytes(shape: ModelShape, dtype_bytes: int) -> int:

@@ -133,6 +133,21 @@ def test_a_large_file_is_read_by_the_dry_run_alone(tmp_path: Path, monkeypatch: 
     assert whole.exact
 
 
+def test_as_many_problems_as_are_missing_are_enough(tmp_path: Path) -> None:
+    def planned(total: int, **data: int) -> None:
+        spec = runspec(tmp_path, sums(total), **data)
+        spec = spec.model_copy(update={"rollout": RolloutSection(prompts=200)})
+        to_workload(spec, resolve(spec.model), data=data_facts(spec, resolve(spec.model), thorough=False))
+
+    with pytest.raises(InputError, match=r"set rollout.prompts = 180 or less, or give 22 more problems"):
+        planned(200)
+    planned(222)
+    with pytest.raises(InputError):
+        planned(221)
+    with pytest.raises(InputError, match=r"set data.problems = 200 or more"):
+        planned(300, problems=100)
+
+
 def test_what_is_asked_for_is_held_out(tmp_path: Path) -> None:
     spec = runspec(tmp_path, sums(50)).model_copy(update={"eval": EvalSection(problems=30)})
     assert data_facts(spec, resolve(spec.model), thorough=False).held_out == 30
