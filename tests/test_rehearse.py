@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from headway.facts import machines, shapes
@@ -111,9 +112,11 @@ class TestJudging:
 
 
 def test_the_longest_answer_is_the_longest_whose_plan_fits() -> None:
-    run = workload(shapes.table()["qwen3-1.7b"], "headway")
+    endless = replace(shapes.table()["qwen3-1.7b"], context=0)
+    run = workload(endless, "headway")
     machine = machines.by_name("h100-80").without_ray()
     longest = longest_answer(run, machine, surely=True)
+    assert longest_answer(replace(run, model=shapes.table()["qwen3-1.7b"]), machine, surely=True) == 40_960 - 512
     assert fits_surely(with_lengths(run, max_answer=longest), machine)
     assert not fits_surely(with_lengths(run, max_answer=longest + 1), machine)
 
@@ -126,8 +129,8 @@ def test_the_largest_model_has_no_next_one() -> None:
     assert larger_model(run, machine, pool) is None
 
 
-def limited(size: int):
-    run = workload(shapes.table()["qwen3-0.6b"], "headway", ("device=cpu",))
+def limited(size: int, **model: int):
+    run = workload(replace(shapes.table()["qwen3-0.6b"], **model), "headway", ("device=cpu",))
     limit = Limit("memory.limit", size, "headway does not start the run", "RunSpec")
     return examine(run, Machine("here", (Pool("node[0].host", "host", size, (limit,)),), 2))
 
@@ -149,9 +152,13 @@ def test_a_limit_below_the_process_alone_asks_for_no_smaller_model() -> None:
 
 
 def test_the_bound_of_the_search_is_no_longest_answer(tmp_path: Path) -> None:
-    planned = limited(1 << 50)
-    found = judge(planned, Ended(-9, "load", 0, 1, None, "", (), 0, 3.0), tmp_path / "recording.jsonl")
-    assert "1,048,576 or more tokens surely fit" in " ".join(shown(found).split())
+    def longest(**model: int) -> str:
+        planned = limited(1 << 50, **model)
+        found = judge(planned, Ended(-9, "load", 0, 1, None, "", (), 0, 3.0), tmp_path / "recording.jsonl")
+        return " ".join(shown(found).split())
+
+    assert "1,048,576 or more tokens surely fit" in longest(context=0)
+    assert "40,448 tokens surely fit" in longest()  # the model's context, less the prompt
 
 
 @pytest.mark.slow

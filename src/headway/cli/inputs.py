@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Sequence
 from decimal import Decimal
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from msgspec.structs import replace
 from headway.config.words import as_workload
 from headway.errors import InputError
 from headway.facts import machines, probe, shapes
+from headway.facts.context import too_long
 from headway.facts.machine import Limit, Machine
 from headway.facts.names import like, misspelt
 from headway.facts.shapes import ModelShape
@@ -57,11 +59,13 @@ def read_case(
     *,
     model: str | None = None,
     pod: Path | None = None,
+    thorough: bool = False,
 ) -> Case:
     """The run that the words of a command line name, on the machine of that name or on this one.
 
     `settings` are `key=value`, of the RunSpec or of the Workload by what is planned, and `machine.host`. `model` is
-    the model of a launch, `pod` a file with the limits of the pod that the run is in. InputError says what the words
+    the model of a launch, `pod` a file with the limits of the pod that the run is in. `thorough`: problems are read
+    that take seconds (rollout/lengths.py). InputError says what the words
     would have to be instead.
     """
     if not words or not words[0].strip():
@@ -81,7 +85,7 @@ def read_case(
         return launch_case(launch, model, machine, pod, as_workload(settings))
     if model is not None:
         raise InputError(f"--model {model}: only a launch script or command has one; name the model as RUN")
-    case = _case(words[0], trainer, machine, settings)
+    case = _case(words[0], trainer, machine, settings, thorough)
     if pod is None:
         return case
     from headway.cli.launch import in_pod
@@ -90,7 +94,7 @@ def read_case(
     return replace(case, machine=there, workload=replace(case.workload, unknown=(*case.workload.unknown, *notes)))
 
 
-def _case(run: str, trainer: str | None, machine: str | None, settings: Sequence[str]) -> Case:
+def _case(run: str, trainer: str | None, machine: str | None, settings: Sequence[str], thorough: bool) -> Case:
     """A RunSpec, or a model under a trainer."""
     host, keys = host_memory(settings)
     path = Path(run).expanduser()
@@ -106,7 +110,7 @@ def _case(run: str, trainer: str | None, machine: str | None, settings: Sequence
                 f"--trainer {trainer}: {run} is a RunSpec, which headway's own trainer runs; leave --trainer out, "
                 f"or name a model: headway plan qwen3-4B --trainer {trainer}"
             )
-        return _of_spec(path, machine, host, keys)
+        return _of_spec(path, machine, host, keys, thorough)
     shape = model_shape(run)
     if trainer is None and shape.family not in shapes.TRAINED:
         own = f"headway trains {', '.join(shapes.TRAINED)}"
@@ -251,18 +255,24 @@ def _limited(machine: Machine, limit: int) -> Machine:
 # -- RunSpec ---------------------------------------------------------------------------------------------
 
 
-def _of_spec(path: Path, name: str | None, host: int | None, settings: Sequence[str]) -> Case:
+def _of_spec(path: Path, name: str | None, host: int | None, settings: Sequence[str], thorough: bool) -> Case:
     # pydantic's sections take longer to build than all of a plan, so only a RunSpec loads them; and pydantic would
     # look for plugins in every package that is installed
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    from headway.config.fits import missing_packages
     from headway.config.load import load
     from headway.config.source import resolve
     from headway.config.workload import to_workload
+    from headway.rollout.lengths import data_facts
 
     spec = load(path, settings)
     source, unknown = _sized(resolve(spec.model))
     machine = find_machine(name, host, limit=spec.memory.limit)
-    workload = to_workload(spec, source, None if name is None else machine)
+    here = name is None and find_spec("torch") is not None  # a light installation plans for runs elsewhere
+    if here and (missing := tuple(missing_packages(spec, source))):
+        raise InputError(*missing)
+    data = data_facts(spec, source, thorough=thorough)
+    workload = to_workload(spec, source, None if name is None else machine, data)
     told = (*unknown, *workload.model.assumed, *machines.said(name or ""))
     workload = replace(workload, unknown=(*workload.unknown, *told))
     return Case(workload, machine, "headway", spec)
@@ -297,6 +307,10 @@ def _of_model(shape: ModelShape, trainer: str, name: str | None, host: int | Non
     source = presets.SOURCES.get(workload.trainer.system, "")
     said += [f"{setting.replace('=', ' = ')} (nobody said; as {source})" for setting in large]
     workload = replace(workload, unknown=(*workload.unknown, *said))
+    if (beyond := beyond_context(workload)) is not None:
+        if given & {"rollout.max_prompt", "rollout.max_answer"}:
+            raise InputError(beyond)
+        workload = replace(workload, unknown=(*workload.unknown, beyond))
     check_device(workload, machine, f"--trainer {trainer}")
     check_layout(workload, machine)
     workload = replace(workload, unknown=(*workload.unknown, *machines.said(name or "")))
@@ -315,6 +329,13 @@ def _from_machine(workload: Workload, machine: Machine, given: set[str]) -> tupl
     devices, layout = machine.device_count // machine.nodes, workload.layout
     found = (("layout.nodes", machine.nodes, layout.nodes), ("layout.devices", devices, layout.devices))
     return tuple(f"{key}={count}" for key, count, own in found if count > 1 or count != own)
+
+
+def beyond_context(workload: Workload) -> str | None:
+    """What is wrong with samples that are longer than the model's context; None where they are not, or where the
+    context is not known."""
+    shape, rollout = workload.model, workload.rollout
+    return too_long(shape.name, shape.context, rollout.max_prompt, rollout.max_answer)
 
 
 def check_device(workload: Workload, machine: Machine, run: str) -> None:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from headway.cli.inputs import (
     LOGS,
     Case,
+    beyond_context,
     check_device,
     check_layout,
     find_machine,
@@ -241,6 +242,9 @@ def _planned_case(
         of_ray, idle = ray_settings.of_launch(launch.script, launch.found)
         there, moved = ray_settings.applied(there, of_ray, launch.script.path)
         workload = replace(workload, unknown=(*workload.unknown, *moved, *idle))
+    if (beyond := beyond_context(workload)) is not None:
+        text = f"{launched.in_flags(beyond, launch.found, keys)}, or scale its positions"
+        workload = replace(workload, unknown=(*workload.unknown, text))
     title = f"{launch.found.system}, {launch.found.value('trainer_backend') or 'its'} trainer ({launch.script.path})"
     check_device(workload, there, launch.script.path)
     try:

@@ -4,9 +4,11 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from headway.config.fits import missing_packages
 from headway.config.sections import RunSpec
 from headway.config.source import ModelSource, resolve
 from headway.config.workload import to_workload
+from headway.errors import InputError
 from headway.facts import probe
 from headway.plan.planned import Planned, examine
 
@@ -20,14 +22,38 @@ class TrainPlan(Struct, frozen=True):
     @property
     def longest_sample(self) -> int:
         """The longest sample in tokens that may be trained alone; the run makes none that is longer."""
-        return min(self.planned.longest_sample, self.planned.workload.rollout.longest)
+        return self.planned.longest_alone
 
 
 def make_plan(spec: RunSpec, message: Callable[[str], None]) -> TrainPlan:
-    """Plan a RunSpec on this machine. A hub id is fetched first, as its shape is not known before."""
+    """Plan a RunSpec on this machine. The model's files come here first, as shape and tokenizer are in them.
+
+    InputError for all that keeps a run from starting, but for what `check_start` tries.
+    """
+    from headway.rollout.lengths import data_facts
+
     source = resolve(spec.model)
-    if source.shape is None:
+    if missing := tuple(missing_packages(spec, source)):
+        raise InputError(*missing)
+    if source.shape is None or not (source.folder is None or source.folder.is_dir()):
         from headway.train.model import prepare
 
         source = prepare(source, message)
-    return TrainPlan(source, examine(to_workload(spec, source), probe.detect(spec.memory.limit)))
+    data = data_facts(spec, source, thorough=True)
+    return TrainPlan(source, examine(to_workload(spec, source, data=data), probe.detect(spec.memory.limit)))
+
+
+def check_start(spec: RunSpec, *, whole: bool) -> None:
+    """Try what a run starts with, and write nothing: its device, its output directory, its problems and its reward.
+    `whole`, in a dry run: what takes seconds too.
+
+    InputError for what `headway train` would refuse later.
+    """
+    from headway.rollout.inputs import check_inputs
+    from headway.train.job import pick_device
+    from headway.train.output import RunFolder
+
+    assert spec.output.dir is not None, "the loader sets it"
+    pick_device(spec.memory.device)
+    RunFolder(spec.output.dir).claim(spec)
+    check_inputs(spec, whole=whole)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from headway.cli.inputs import read_case
 from headway.errors import HeadwayError, InputError
+from headway.facts.workload import Rollout
 from headway.guard import rehearsal
 from headway.guard.rehearsed import KILLED, OUT_OF_MEMORY, Rehearsed, judge
 from headway.plan.planned import Planned, examine
@@ -32,7 +33,7 @@ def rehearse(
 
     InputError for what the run itself would refuse, HeadwayError where the rehearsal broke.
     """
-    case = read_case([str(run)], None, None, settings)
+    case = read_case([str(run)], None, None, settings, thorough=True)
     if case.spec is None:
         raise InputError(f"{run}: only a RunSpec (TOML) or a launch script of slime or Miles can be rehearsed")
     if not _made_up(case.spec):
@@ -43,10 +44,10 @@ def rehearse(
     steps = min(steps, case.spec.train.steps)
     with _folder(out) as folder:
         spec = folder / "rehearsal.toml"
-        spec.write_text(_rehearsed(case.spec, folder / "run"))
+        spec.write_text(_rehearsed(case.spec, planned.workload.rollout, folder / "run"))
         command = [
             sys.executable, "-m", "headway.train.rehearse", str(spec), "--steps", str(steps),
-            "--longest", str(min(planned.longest_sample, planned.workload.rollout.longest)),
+            "--longest", str(planned.longest_alone),
             "--weights", "own" if own else "random", *(["--tensors"] if tensors else []), *_most(planned),
         ]  # fmt: skip
         ended = rehearsal.run(command, planned.machine, _tell)
@@ -66,13 +67,17 @@ def _made_up(spec: "RunSpec") -> bool:
     return spec.model.init == "pretrained" and resolve(spec.model).folder is None
 
 
-def _rehearsed(spec: "RunSpec", folder: Path) -> str:
-    """The RunSpec with an output directory of its own, nothing sent anywhere, and a guard that only looks."""
+def _rehearsed(spec: "RunSpec", planned: Rollout, folder: Path) -> str:
+    """The RunSpec with the planned prompts, an output directory of its own, nothing sent anywhere, and a guard that
+    only looks."""
     from headway.config.load import dump
+
+    data = spec.data.model_copy(update={"max_prompt": planned.max_prompt})
+    evaluation = spec.eval.model_copy(update={"problems": planned.eval_problems})
 
     output = spec.output.model_copy(update={"dir": folder, "wandb": False})
     guard = spec.guard.model_copy(update={"policy": "observe"})
-    return dump(spec.model_copy(update={"output": output, "guard": guard}))
+    return dump(spec.model_copy(update={"data": data, "eval": evaluation, "output": output, "guard": guard}))
 
 
 def _most(planned: Planned) -> list[str]:

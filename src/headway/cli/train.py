@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from headway.cli.planning import TrainPlan
     from headway.config.sections import RunSpec
+    from headway.plan.planned import Planned
 
 
 class OnLimit(StrEnum):
@@ -69,12 +70,13 @@ def train(
     """
     from rich.console import Console
 
-    from headway.cli.planning import make_plan
+    from headway.cli.planning import check_start, make_plan
     from headway.config.load import dump
     from headway.config.run_folder import load_run
     from headway.facts.probe import bf16_arithmetic
     from headway.reports.ledger import ledger_table, refusal, remedy_line
     from headway.reports.plan_json import document
+    from headway.reports.time import time_line
 
     console = Console(stderr=as_json)
     spec = load_run(run, set_ or ())
@@ -82,6 +84,8 @@ def train(
     found = make_plan(spec, console.print)
     planned, verdicts = found.planned, found.planned.outcome.pools
     console.print(ledger_table(planned.ledger, planned.machine, verdicts))
+    if (line := time_line(planned)) is not None:
+        console.print(line)
     if spec.model.dtype == "bf16" and planned.workload.device == "cpu" and bf16_arithmetic() is False:
         console.print('[yellow]This CPU has no bf16 arithmetic: model.dtype = "fp32" trains many times faster here.')
     if dry_run:
@@ -91,9 +95,7 @@ def train(
     if not planned.fits and not force:
         advice = [remedy_line(each) for each in planned.advice.remedies]
         raise DoesNotFitError(refusal(planned.ledger, verdicts, advice))
-    from headway.rollout.inputs import check_inputs
-
-    check_inputs(spec)
+    check_start(spec, whole=dry_run)
     if dry_run:
         return
     with _told_by_the_doctor(spec):
@@ -174,9 +176,33 @@ def _run(spec: "RunSpec", found: "TrainPlan", console: "Console", accepted: Coll
             view,
             accepted,
         )
+    if summary["exit_reason"] == "finished" and spec.model.init == "pretrained":
+        keep_rate(spec, planned)
     console.print(comparison_table(planned.ledger, summary))
     console.print(final_summary(summary))
     return summary
+
+
+def keep_rate(spec: "RunSpec", planned: "Planned") -> None:
+    """Keep how fast the run was, for the next plan on this machine: the middle of its steps, the first one apart."""
+    import time
+    from statistics import median
+
+    from headway.facts.speeds import Rate, keep
+
+    assert spec.output.dir is not None, "the loader sets it"
+    lines = (spec.output.dir / "metrics.jsonl").read_text().splitlines()
+    steps = [json.loads(line) for line in lines][-50:]
+    rates = [
+        [step[name] for step in steps[len(steps) > 1 :] if step.get(name)]
+        for name in ("rollout_tokens_per_s", "train_tokens_per_s")
+    ]
+    if all(rates):
+        model = planned.workload.model
+        rollout, trained = (median(each) for each in rates)
+        device, dtype, lora = planned.workload.device, spec.model.dtype, spec.lora is not None
+        day = time.strftime("%Y-%m-%d")
+        keep(Rate(model.name, model.active_parameters(), device, dtype, lora, rollout, trained, day))
 
 
 def settle_libraries() -> None:

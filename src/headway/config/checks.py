@@ -191,7 +191,7 @@ def _betas(train: TrainSection) -> Iterator[Contradiction]:
 
 
 def _evaluation(evaluation: EvalSection, data: DataSection) -> Iterator[Contradiction]:
-    if evaluation.every and not evaluation.problems:
+    if evaluation.every and evaluation.problems == 0:
         yield Contradiction(
             ("eval.every", "eval.problems"),
             f"eval.every = {evaluation.every}: evaluates nothing with eval.problems = 0; set problems, or every = 0",
@@ -199,7 +199,7 @@ def _evaluation(evaluation: EvalSection, data: DataSection) -> Iterator[Contradi
     if evaluation.file is None:
         return
     yield from _suffix("eval.file", evaluation.file)
-    if not evaluation.problems:
+    if evaluation.problems == 0:
         yield Contradiction(
             ("eval.file", "eval.problems"),
             f"eval.file = {show(evaluation.file)}: is not read with eval.problems = 0; set problems to the most that "

@@ -177,8 +177,8 @@ class TrainSection(Section):
 class EvalSection(Section):
     """Evaluation on problems that training never sees."""
 
-    problems: int = Field(256, ge=0, le=10**6)
-    """Problems held out; 0 turns evaluation off."""
+    problems: int | None = Field(None, ge=0, le=10**6)
+    """Problems held out; 0 turns evaluation off. Not set: 256, and of data.file at most every tenth."""
     file: Path | None = None
     """A file of its own; else the problems are taken from the training source and removed from it."""
     every: int = Field(0, ge=0, le=10**7)

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from headway.errors import InputError
 from headway.facts.blocks import AttentionKind, Block, LinearAttention, Mla
+from headway.facts.context import of_config
 from headway.facts.families import COMPOSITES, FAMILIES, Family
 from headway.facts.shapes import TRAINED, ModelShape
 from headway.facts.vision import tower_parameters
@@ -180,6 +181,7 @@ def _text(name: str, family: str, config: Config, *, nested: bool) -> ModelShape
         head_dim=mla.qk_nope if mla else keys.count("head_dim") or hidden // heads, vocab=keys.size("vocab_size"),
         tied=bool(config.get("tie_word_embeddings", keys.family.tied)), mla=mla,
         mtp_layers=keys.count("num_nextn_predict_layers"), assumed=assumed,
+        context=of_config(config, keys.get("max_position_embeddings")),
         **{**keys.family.fixed, **flags},
     )  # fmt: skip
     shape = _special(keys, family, _with_layers(keys, family, _with_experts(keys, family, shape)))

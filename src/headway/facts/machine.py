@@ -6,6 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headway.facts.calibration import ProcessBase
+from headway.facts.speeds import Rate
 from headway.units import format_bytes
 
 PoolKind = Literal["host", "device", "unified", "shm"]
@@ -58,7 +59,8 @@ class Pool(Struct, frozen=True):
 class Machine(Struct, frozen=True):
     """The machine of a run: its pools, and how many CPU threads torch uses on a node (0: not known).
 
-    `calibrated` is what a trainer's process was measured to hold on it, one record a device.
+    `calibrated` is what a trainer's process was measured to hold on it, one record a device, and `rates` how fast
+    earlier runs on it were.
 
     >>> memory = Limit("memory", 1 << 37, "the kernel kills a process", "MemTotal")
     >>> machine = Machine("gb10", (Pool("node[0].unified", "unified", 1 << 37, (memory,)),), 20)
@@ -70,6 +72,7 @@ class Machine(Struct, frozen=True):
     pools: tuple[Pool, ...]
     cores: int
     calibrated: tuple[ProcessBase, ...] = ()
+    rates: tuple[Rate, ...] = ()
 
     def pool(self, name: str) -> Pool:
         """The pool of that name; KeyError if the machine has none."""

@@ -8,6 +8,7 @@ from importlib import resources
 
 from msgspec.structs import replace
 
+from headway.facts.context import published
 from headway.facts.shapes import ModelShape, by_name, sources
 
 PLAIN_WORDS = frozenset({
@@ -71,7 +72,8 @@ def misspelt(name: str) -> ModelShape | None:
 def _taken(name: str, key: str) -> ModelShape:
     shape = by_name(key)
     assert shape is not None
-    return replace(shape, assumed=(*shape.assumed, f"{name}: taken to have the shape of {shape.name}"))
+    told = f"{name}: taken to have the shape of {shape.name}"
+    return replace(shape, assumed=(*shape.assumed, told), context=published(name))
 
 
 def _of_another(word: str) -> bool:

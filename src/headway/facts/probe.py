@@ -16,7 +16,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headway.facts import calibration, ray_memory
+from headway.facts import calibration, ray_memory, speeds
 from headway.facts.found import CgroupMemory, Device, NodeMemory, SharedMemory, as_ray_counts, describe
 from headway.facts.machine import Machine
 
@@ -409,4 +409,6 @@ def detect(
         pod=pod_sign(root, environment),
         ray=ray_memory.from_environment(environment) if ray else None,
     )
-    return replace(machine, calibrated=calibration.read()) if root == ROOT else machine
+    if root != ROOT:
+        return machine
+    return replace(machine, calibrated=calibration.read(), rates=speeds.earlier())

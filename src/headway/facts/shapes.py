@@ -23,6 +23,7 @@ from headway.facts.blocks import (
     by_letters,
     fused_roles,
 )
+from headway.facts.context import published
 
 TRAINED = ("llama", "qwen2", "qwen3", "qwen3_moe", "gemma")
 """Model types of transformers that headway trains."""
@@ -108,6 +109,8 @@ class ModelShape(Struct, frozen=True, dict=True):
     """The groups of `blocks()` where dense layers and a second kind of attention mix, so that counts do not tell."""
     assumed: tuple[str, ...] = ()
     """What was assumed where the configuration does not say, in words."""
+    context: int = 0
+    """Tokens that its positions are made for, prompt and answer together; 0: not known."""
 
     def __hash__(self) -> int:
         return self._hash
@@ -419,6 +422,7 @@ def _from_row(key: str) -> ModelShape:
         vocab=number("vocab"), tied=row["tied"] == "yes", qkv_bias=row["qkv_bias"] == "yes",
         qk_norm=row["qk_norm"] == "yes", experts=number("experts"),
         experts_per_token=number("experts_per_token"), expert_ffn=number("expert_ffn"),
+        context=published(row["source"]),
         **{field: _value(field, text) for field, text in more.items()},
     )  # fmt: skip
 

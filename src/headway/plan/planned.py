@@ -7,6 +7,7 @@ from headway.facts.workload import Workload
 from headway.plan.ledger import Ledger
 from headway.plan.plan import plan
 from headway.plan.remedies import Advice, remedies
+from headway.plan.time import Estimate, estimate
 from headway.plan.verdict import Outcome, judge, longest_sample, overall
 
 LONGEST = 1 << 20
@@ -17,9 +18,10 @@ NO_ADVICE = Advice((), (), 0)
 class Planned(Struct, frozen=True):
     """A run's ledger on a machine, its verdict, and what to change.
 
-    `longest_sample` is in tokens, of a sample that is trained alone, at most `LONGEST`; the run's own lengths do not
-    bound it. `longest_expected` is that by what is expected alone: an upper bound may be over a limit whatever the
-    samples are. `advice` is empty where even the upper bound fits: nothing has to change then.
+    `longest_sample` is in tokens, of a sample that is trained alone, at most `LONGEST` and the model's context; the
+    run's own lengths do not bound it. `longest_expected` is that by what is expected alone: an upper bound may be
+    over a limit whatever the samples are. `advice` is empty where even the upper bound fits: nothing has to change
+    then. `time` is how long the run takes, None where nothing tells.
 
     >>> from headway.facts import machines, shapes
     >>> from headway.foreign.presets import workload
@@ -35,6 +37,16 @@ class Planned(Struct, frozen=True):
     longest_sample: int
     advice: Advice
     longest_expected: int = 0
+    time: Estimate | None = None
+
+    @property
+    def longest_alone(self) -> int:
+        """The longest sample in tokens that a run may train alone, at most its own longest: by the upper bound, and
+        of a tight run, which starts on what is expected, by what is expected."""
+        longest = self.workload.rollout.longest
+        if self.longest_sample >= longest or self.fits:
+            return longest
+        return max(self.longest_sample, min(self.longest_expected, longest))
 
     @property
     def fits(self) -> bool:
@@ -50,6 +62,8 @@ def examine(workload: Workload, machine: Machine) -> Planned:
     outcome = judge(workload, machine, ledger)
     fits = overall(outcome.pools, outcome.deciding, outcome.refusals).kind == "fits"
     advice = NO_ADVICE if fits else remedies(workload, machine)
-    surely = longest_sample(workload, machine, LONGEST)
-    expected = surely or longest_sample(workload, machine, LONGEST, surely=False)
-    return Planned(workload, machine, ledger, outcome, surely, advice, expected)
+    most = min(LONGEST, workload.model.context or LONGEST)
+    surely = longest_sample(workload, machine, most)
+    expected = surely or longest_sample(workload, machine, most, surely=False)
+    time = estimate(workload, machine, ledger)
+    return Planned(workload, machine, ledger, outcome, surely, advice, expected, time)

@@ -52,11 +52,11 @@ def _larger(model: ModelShape) -> Iterator[ModelShape]:
 
 def longest_answer(workload: Workload, machine: Machine, *, surely: bool) -> int:
     """The longest answer in tokens whose run stays inside every limit: by its upper bound (`surely`), or by what is
-    expected. 0 where not even one token does.
+    expected; and inside the model's context. 0 where not even one token does.
 
     >>> from headway.facts import machines
     >>> from headway.foreign.presets import workload
-    >>> run, machine = workload(table()["qwen3-0.6b"], "headway"), machines.by_name("gb10").without_ray()
+    >>> run, machine = workload(table()["qwen3-4b"], "headway-lora"), machines.by_name("l4").without_ray()
     >>> longest_answer(run, machine, surely=True) < longest_answer(run, machine, surely=False)
     True
     """
@@ -73,7 +73,8 @@ def longest_answer(workload: Workload, machine: Machine, *, surely: bool) -> int
         ]
         return max(excess, default=None)
 
-    return furthest(over, 0, LONGEST)
+    room = workload.model.context - workload.rollout.max_prompt if workload.model.context else LONGEST
+    return furthest(over, 0, max(0, min(LONGEST, room)))
 
 
 def without_model(ledger: Ledger, pool: str) -> int:

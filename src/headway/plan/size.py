@@ -5,6 +5,7 @@ Every recipe is one trainer with one standard batch, `presets`' own: 8 prompts o
 """
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 
@@ -201,7 +202,7 @@ def _groups() -> dict[tuple[object, ...], list[ModelShape]]:
 
 def _widths(shape: ModelShape) -> tuple[object, ...]:
     """All that memory depends on but for a few added tokens of the vocabulary."""
-    return (replace(shape, name="", vocab=-(-shape.vocab // VOCABULARY)),)
+    return (replace(shape, name="", context=0, vocab=-(-shape.vocab // VOCABULARY)),)
 
 
 def _parts(shape: ModelShape) -> int:
@@ -237,7 +238,7 @@ def size(machine: Machine, models: Iterable[ModelShape], recipes: Sequence[Recip
             if row is None:
                 continue
             rows.append(row)
-            if row.kind == "does not fit" and not row.longest_answer:
+            if row.kind == "does not fit" and not row.longest_answer and _room(recipe.build(shape)) >= GRAIN:
                 over.append((BEYOND * shape.parameters(), shape.vocab))
     return tuple(rows)
 
@@ -273,20 +274,30 @@ def _row(recipe: Recipe, shape: ModelShape, machine: Machine) -> Row | None:
     worst = min(pools, key=lambda each: each.room)
     held = tops(ledger)[worst.pool]
     longest, fitting = _longest_answer(run, here, ledger)
-    kind = overall(pools, refusals=refusals(run, ledger)).kind
+    beyond = run.rollout.max_answer > _room(run)
+    kind: Kind = "does not fit" if beyond else overall(pools, refusals=refusals(run, ledger)).kind
     at_once = in_flight(with_lengths(run, max_answer=longest), fitting) if fitting else 0
     return Row(
         shape.name, shape.parameters(), recipe, kind, worst.pool, held[0], held[1], worst.limit, longest, at_once
     )
 
 
+def _room(run: Workload) -> int:
+    """Tokens that the model's context leaves for an answer."""
+    return max(0, run.model.context - run.rollout.max_prompt) if run.model.context else sys.maxsize
+
+
 def _longest_answer(run: Workload, machine: Machine, planned: Ledger) -> tuple[int, Ledger | None]:
-    """The longest answer that keeps every upper bound inside its lowest limit, and the ledger with it.
+    """The longest answer that keeps every upper bound inside its lowest limit and the sample inside the model's
+    context, and the ledger with it.
 
     `planned` is the ledger of the run as it is. The planner refuses some runs, and some engines have no room for such
     an answer: those do not fit either.
     """
     own = run.rollout.max_answer // GRAIN
+    most = min(LONGEST, _room(run)) // GRAIN
+    if most < 1:
+        return 0, None
     ledgers: dict[int, Ledger] = {}
 
     def over(steps: int) -> int:
@@ -305,5 +316,8 @@ def _longest_answer(run: Workload, machine: Machine, planned: Ledger) -> tuple[i
         return max(sizes, default=0)
 
     now = over(own)
-    steps = furthest(over, 0, own - 1) if now > 0 else furthest(over, own, LONGEST // GRAIN, now)
+    if now > 0 or most <= own:
+        steps = furthest(over, 0, min(own - 1 if now > 0 else own, most))
+    else:
+        steps = furthest(over, own, most, now)
     return steps * GRAIN, ledgers.get(steps)

@@ -11,6 +11,7 @@ from headway.plan.prices import in_words
 from headway.plan.remedies import Remedy
 from headway.plan.verdict import Kind, Outcome, PoolVerdict, is_host
 from headway.reports.ledger import no_model_fits
+from headway.reports.time import time_line
 from headway.reports.widgets import VERDICT_STYLES, hanging
 from headway.units import format_bytes
 
@@ -44,6 +45,8 @@ def brief(planned: Planned) -> Iterator[RenderableType]:
         yield Text(f"{len(others) - POOLS} more pools: --lines", style="dim")
     if outcome.kind in ("fits", "tight") or planned.longest_sample:
         yield longest(planned)
+    if (line := time_line(planned)) is not None:
+        yield line
     yield from _suggestions(planned)
     yield from _unsaid(planned)
 
@@ -134,7 +137,8 @@ def longest(planned: Planned) -> Text:
     if not most:
         return Text("Longest sample: none fits; a limit is passed whatever the samples are.")
     surely = "surely fits" if planned.longest_sample else "is expected to fit"
-    more = " or more" if most >= LONGEST else ""
+    at_end = most == planned.workload.model.context
+    more = " or more" if most >= LONGEST else ", the model's context" if at_end else ""
     return Text(f"Longest sample that {surely} alone: {most:,} tokens{more}; this run's longest has {own:,}.")
 
 

@@ -16,6 +16,7 @@ from headway.plan.remedies import Remedy
 from headway.plan.verdict import Outcome, PoolVerdict, is_host
 from headway.reports.brief import brief, costs, kind_text, longest, why_not
 from headway.reports.ledger import items, no_model_fits
+from headway.reports.time import time_line
 from headway.reports.widgets import VERDICT_STYLES, Layouts, Unit, hanging, share_of, since
 from headway.units import GIB, format_bytes
 
@@ -100,6 +101,7 @@ def plan_report(planned: Planned, trainer: str, *, lines: bool = False) -> Group
     for verdict in planned.outcome.pools:
         parts += [Text(), *_pool(planned.ledger, planned.machine, verdict)]
     parts += [Text(), longest(planned)]
+    parts += [line] if (line := time_line(planned)) is not None else []
     if planned.longest_expected and not planned.longest_sample:
         parts.append(Text("No length surely fits: a bound is over its limit whatever the samples are."))
     parts += _remedies(planned)

@@ -11,6 +11,7 @@ from msgspec.structs import asdict
 from headway.plan.ledger import Ledger, Line, Phase
 from headway.plan.planned import Planned
 from headway.plan.remedies import Change, Remedy, as_settings
+from headway.plan.time import Estimate
 from headway.plan.verdict import PoolVerdict
 
 Document = dict[str, Any]
@@ -28,6 +29,7 @@ def document(planned: Planned, trainer: str) -> Document:
         "system": workload.trainer.system,
         "longest_sample": planned.longest_sample,
         "longest_expected": planned.longest_expected,
+        "time": _time(planned.time),
         "pools": [_pool(planned, verdict) for verdict in planned.outcome.pools],
         "remedies": [_remedy(planned, remedy) for remedy in advice.remedies],
         "without_effect": [_remedy(planned, remedy) for remedy in advice.without_effect],
@@ -111,6 +113,16 @@ def _remedy(planned: Planned, remedy: Remedy) -> Document:
         ],
         "changes": [_change(change) for change in remedy.changes],
         "settings": list(as_settings(planned.workload, remedy.workload)),
+    }  # fmt: skip
+
+
+def _time(found: Estimate | None) -> Document | None:
+    if found is None:
+        return None
+    return {
+        "step_seconds": round(found.step, 3), "run_seconds": round(found.run, 3),
+        "rollout_seconds": round(found.rollout, 3), "train_seconds": round(found.train, 3),
+        "factor": found.factor, "basis": found.basis,
     }  # fmt: skip
 
 

@@ -4,12 +4,13 @@ import hashlib
 import heapq
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 
+from headway.config.fits import held_out
 from headway.config.sections import DataSection, EvalSection
 from headway.errors import InputError
 from headway.rollout.files import Record, read_records
@@ -69,19 +70,29 @@ def load_problems(data: DataSection, evaluation: EvalSection, tokenizer: Tokeniz
     Raises InputError for a source that cannot be read, has too few distinct problems, or none within
     data.max_prompt.
     """
+    train, held, tally = select(data, evaluation, seed)
+    return _problem_set(train, held, data, tokenizer, tally)
+
+
+def select(data: DataSection, evaluation: EvalSection, seed: int) -> tuple[list[Record], list[Record], Counter[str]]:
+    """The records of training and of evaluation, and how many were left out as repeated ("duplicates") or because
+    they are in eval.file ("overlap").
+
+    Raises InputError for a source that cannot be read, or has too few distinct problems.
+    """
     tally: Counter[str] = Counter()
     held = _evaluation_file(data, evaluation)
     exclude = {record.prompt for record in held}
     wanted = 0 if evaluation.file is not None else evaluation.problems
     if data.task is not None:
         with closing(draw_records(data.task, data.params, seed)) as records:
-            train, taken = _first(_distinct(records, exclude, tally), data, wanted)
+            train, taken = _first(_distinct(records, exclude, tally), data, held_out(wanted, None))
     elif data.file is not None:
         with closing(read_records(data.file, data.prompt_key, data.label_key)) as records:
             train, taken = _split(_distinct(records, exclude, tally), data, wanted, seed)
     else:
         raise InputError("data.task and data.file are both unset: set one of them")
-    return _problem_set(train, held or taken, data, tokenizer, tally)
+    return train, held or taken, tally
 
 
 def prompts_for_step(count: int, per_step: int, step: int, seed: int, shuffle: bool) -> tuple[tuple[int, ...], int]:
@@ -157,11 +168,15 @@ def _first(distinct: Iterator[Record], data: DataSection, held: int) -> tuple[li
     return train, taken
 
 
-def _split(distinct: Iterator[Record], data: DataSection, held: int, seed: int) -> tuple[list[Record], list[Record]]:
-    """Training and held-out problems of a file, in its order: held out are those whose keyed hash is lowest.
+def _split(
+    distinct: Iterator[Record], data: DataSection, asked: int | None, seed: int
+) -> tuple[list[Record], list[Record]]:
+    """Training and held-out problems of a file, in its order: held out are those whose keyed hash is lowest, as many
+    as are `asked` for, or else `held_out` of the file.
 
-    Keeps no more than data.problems + 2 x `held` records of a file of any length.
+    Keeps no more than data.problems + 2 x the held-out records of a file of any length.
     """
+    held = held_out(asked, None)
     candidates: list[Record] = []
     lowest: list[tuple[int, int, Record]] = []
     total = 0
@@ -171,6 +186,7 @@ def _split(distinct: Iterator[Record], data: DataSection, held: int, seed: int) 
         if held:
             push = heapq.heappush if len(lowest) < held else heapq.heappushpop
             push(lowest, (-_rank(record, seed), -total, record))
+    lowest = sorted(lowest, reverse=True, key=lambda item: item[:2])[: held_out(asked, total)]
     taken = [record for _, _, record in sorted(lowest, key=lambda item: -item[1])]
     names = {record.prompt for record in taken}
     train = [record for record in candidates if record.prompt not in names][: data.problems]
@@ -199,10 +215,29 @@ def _rank(record: Record, seed: int) -> int:
 
 def _evaluation_file(data: DataSection, evaluation: EvalSection) -> list[Record]:
     """The first eval.problems distinct problems of eval.file, if there is one."""
-    if evaluation.file is None or evaluation.problems == 0:
+    wanted = held_out(evaluation.problems, None)
+    if evaluation.file is None or wanted == 0:
         return []
     with closing(read_records(evaluation.file, data.prompt_key, data.label_key, "eval.file")) as records:
-        return list(islice(_distinct(records, frozenset(), Counter()), evaluation.problems))
+        return list(islice(_distinct(records, frozenset(), Counter()), wanted))
+
+
+def all_too_long(data: DataSection, setting: str, records: Sequence[Record], shortest: int | None) -> str:
+    """No prompt is within data.max_prompt. `shortest` is in tokens, None where none was worth counting."""
+    least = (
+        f"{min(map(_bytes, records))} bytes: give shorter problems, or set data.max_prompt far higher"
+        if shortest is None
+        else f"{shortest} tokens: set data.max_prompt to that or more"
+    )
+    return (
+        f"data.max_prompt = {data.max_prompt}: all {len(records)} {setting} prompts are longer; the shortest has "
+        f"{least}"
+    )
+
+
+def surely_too_long(record: Record, data: DataSection) -> bool:
+    """Whether a text is certain to be over data.max_prompt. It is not tokenized: megabytes would take minutes."""
+    return _bytes(record) > TOKEN_BYTES * data.max_prompt
 
 
 def _bytes(record: Record) -> int:
@@ -215,20 +250,12 @@ def _problem_set(
 ) -> ProblemSet:
     kept: list[tuple[Problem, ...]] = []
     for setting, records in (("training", train), ("evaluation", held)):
-        # A text that is certain to be over the limit is not tokenized: megabytes would take minutes.
-        sized = [record for record in records if _bytes(record) <= TOKEN_BYTES * data.max_prompt]
+        sized = [record for record in records if not surely_too_long(record, data)]
         encoded = [(record, prompt_ids(record, data, tokenizer)) for record in sized]
         short = [(record, ids) for record, ids in encoded if len(ids) <= data.max_prompt]
         if records and not short:
-            shortest = (
-                f"{min(len(ids) for _, ids in encoded)} tokens: set data.max_prompt to that or more"
-                if encoded
-                else f"{min(map(_bytes, records))} bytes: give shorter problems, or set data.max_prompt far higher"
-            )
-            raise InputError(
-                f"data.max_prompt = {data.max_prompt}: all {len(records)} {setting} prompts are longer; the shortest "
-                f"has {shortest}"
-            )
+            shortest = min((len(ids) for _, ids in encoded), default=None)
+            raise InputError(all_too_long(data, setting, records, shortest))
         tally["long"] += len(records) - len(short)
         kept.append(
             tuple(

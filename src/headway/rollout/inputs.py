@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
+from headway.config.fits import too_few
 from headway.config.sections import RunSpec
 from headway.errors import InputError
 from headway.rollout.data import Problem, ProblemSet, load_problems
@@ -26,27 +27,25 @@ class _AnyTokenizer:
         return [0]
 
 
-def check_inputs(spec: RunSpec) -> None:
+def check_inputs(spec: RunSpec, *, whole: bool = False) -> None:
     """Read the problem files, and start the reward once: what only the model's tokenizer can tell is left open.
 
-    Problems of a task are not drawn, and its scorer and that of mathematics, which import much, are not started.
+    Unless `whole`, problems of a task are not drawn, and its scorer and that of mathematics, which import much, are
+    not started: a run does that anyway.
     InputError for what a run would refuse once its model is loaded.
     """
     folders = () if spec.reward.folder is None else (spec.reward.folder,)
     with closing(make_scorer(spec.reward, spec.data, folders, Path(os.devnull))) as scorer:
         problems: tuple[Problem, ...] = ()
-        if spec.data.task is None:
+        if whole or spec.data.task is None:
             found = load_problems(spec.data, spec.eval, _AnyTokenizer(), spec.train.seed)
             enough(found, spec)
             problems = (*found.train, *found.held_out)
-        if spec.reward.kind in STARTED:
+        if whole or spec.reward.kind in STARTED:
             scorer.check(problems)
 
 
 def enough(problems: ProblemSet, spec: RunSpec) -> None:
     """InputError where a step asks for more problems than there are."""
-    if len(problems.train) < spec.rollout.prompts:
-        raise InputError(
-            f"rollout.prompts = {spec.rollout.prompts}: there are only {len(problems.train)} training problems; "
-            "set rollout.prompts lower or give more problems"
-        )
+    for problem in too_few(spec, len(problems.train), len(problems.held_out)):
+        raise InputError(problem)

@@ -7,8 +7,8 @@ dtype, and the sampler's temporaries.
 """
 
 from collections.abc import Sequence
-from math import ceil
 
+from headway.config.fits import kv_token_bytes, kv_too_small
 from headway.errors import InputError
 from headway.facts.shapes import ModelShape
 from headway.units import MIB
@@ -25,30 +25,14 @@ TEMPORARIES, TEMPORARIES_TOP_P = 3, 6
 values with their cumulative sum in fp64, up to the whole vocabulary when it is flat."""
 
 
-def kv_token_bytes(shape: ModelShape, dtype_bytes: int) -> int:
-    """Bytes of K and V that one token holds in all layers.
-
-    >>> from headway.facts.shapes import by_name
-    >>> kv_token_bytes(by_name("qwen3-0.6B"), 2)  # 2 x 28 layers x 8 heads x 128 x 2 bytes
-    114688
-    """
-    return 2 * shape.layers * shape.kv_width * dtype_bytes
-
-
 def sequences_in_flight(shape: ModelShape, dtype_bytes: int, kv_budget: int, longest: int) -> int:
     """Answers that the budget holds at the same time, each of `longest` tokens (padded prompt + max_answer).
 
     InputError if it does not hold even one.
     """
-    token_bytes = kv_token_bytes(shape, dtype_bytes)
-    count = kv_budget // (token_bytes * longest)
-    if count == 0:
-        raise InputError(
-            f"rollout.kv_budget = {kv_budget} bytes holds {kv_budget // token_bytes} tokens of {shape.name}, "
-            f"one answer needs {longest} (longest prompt + rollout.max_answer): "
-            f"set rollout.kv_budget to at least {ceil(token_bytes * longest / MIB)}MiB, or a shorter max_answer"
-        )
-    return count
+    if (problem := kv_too_small(shape, dtype_bytes, kv_budget, longest)) is not None:
+        raise InputError(problem)
+    return kv_budget // (kv_token_bytes(shape, dtype_bytes) * longest)
 
 
 def split_batches(

@@ -16,7 +16,7 @@ def evaluate(job: Job, step: int) -> None:
     `reward` is the mean of `correct`: the exact answer alone, never credit for its format.
     """
     spec = job.spec
-    if spec.eval.problems == 0 and spec.eval.file is None:
+    if not job.problems.held_out:
         return
     if job.folder.evaluation(step) is not None:
         return

@@ -18,6 +18,7 @@ from headway.config.adapter import problems as problems_of_adapter
 from headway.config.sections import RunSpec
 from headway.config.source import ModelSource
 from headway.errors import HeadwayError, InputError
+from headway.facts.context import too_long
 from headway.facts.machine import Machine
 from headway.facts.workload import DTYPE_BYTES
 from headway.guard.forecast import Forecast
@@ -346,6 +347,8 @@ def _check(problems: ProblemSet, loaded: LoadedModel, spec: RunSpec) -> int:
     enough(problems, spec)
     prompt = max(len(problem.prompt_ids) for problem in (*problems.train, *problems.held_out))
     longest = prompt + spec.rollout.max_answer
+    if (beyond := too_long(loaded.shape.name, loaded.shape.context, prompt, spec.rollout.max_answer)) is not None:
+        raise InputError(beyond)
     sequences_in_flight(loaded.shape, DTYPE_BYTES[spec.model.dtype], spec.rollout.kv_budget, longest)
     return longest
 

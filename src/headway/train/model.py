@@ -35,6 +35,8 @@ from headway.train.lora import adapter_off, merged
 from headway.train.record import write_record
 from headway.train.tokenizer import SIZE, byte_tokenizer
 
+POSITIONS = 32_768
+"""Positions of a model with random weights, where no published one has its shape."""
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -202,7 +204,7 @@ def config_for(shape: ModelShape) -> PretrainedConfig:
         num_key_value_heads=shape.kv_heads,
         head_dim=shape.head_dim,
         tie_word_embeddings=shape.tied,
-        max_position_embeddings=32768,
+        max_position_embeddings=shape.context or POSITIONS,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from headway.config.fits import held_out
 from headway.config.load import dump, load
 from headway.config.sections import RunSpec
 from headway.config.source import ModelSource, resolve
@@ -154,7 +155,7 @@ def without_tokenizer(spec: RunSpec, folder: RunFolder, view: EventView) -> RunS
     """The RunSpec with problems and a reward that need no tokenizer of the model: its files are not here."""
     view.tell("note", text="the model's files are not here: a byte-level tokenizer, made-up problems, reward exact")
     problems = folder.root / "problems.jsonl"
-    count = spec.data.problems + spec.eval.problems
+    count = spec.data.problems + held_out(spec.eval.problems, None)
     write_text(problems, "".join(f'{{"prompt": "{at}", "label": "{at}"}}\n' for at in range(count)))
     data = spec.data.model_copy(
         update={

@@ -49,7 +49,10 @@ def test_every_row_of_the_table_has_the_parameters_of_transformers_modules(name)
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_every_row_of_the_table_is_its_published_file(name):
-    assert from_config(by_name(name).name, PUBLISHED[name]["config"]) == by_name(name)
+    shape = from_config(by_name(name).name, PUBLISHED[name]["config"])
+    # most of the files are kept without their positions
+    assert replaced(shape, context=0) == replaced(by_name(name), context=0)
+    assert shape.context in (0, by_name(name).context)
     assert source_of(name) == PUBLISHED[name]["source"]
 
 
@@ -68,14 +71,15 @@ def test_a_file_as_transformers_writes_it(path):
     config = json.loads(path.read_text())
     assert "transformers_version" in config
     assert from_config(path.stem, config).parameters() == count(transformers_config(config))
-    assert from_config(path.stem, config) == by_name(path.stem)
+    # written from files that were kept without their positions
+    assert replaced(from_config(path.stem, config), context=0) == replaced(by_name(path.stem), context=0)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_what_save_pretrained_writes_is_the_shape_of_the_published_spelling(name, tmp_path):
     published = PUBLISHED[name]["config"]
     shape = from_config(name, written(transformers_config(published), tmp_path))
-    same = {"family": by_name(name).family, "mtp_layers": shape.mtp_layers}
+    same = {"family": by_name(name).family, "mtp_layers": shape.mtp_layers, "context": 0}
     assert replaced(by_name(name), **same) == replaced(shape, **same, name=by_name(name).name)
 
 

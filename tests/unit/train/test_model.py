@@ -19,6 +19,7 @@ from headway.errors import InputError
 from headway.facts.shapes import TRAINED, ModelShape, by_name, table
 from headway.train.memory import configure, trim
 from headway.train.model import (
+    POSITIONS,
     backbone,
     config_for,
     head_weight,
@@ -72,7 +73,8 @@ def test_saved_and_loaded_has_the_same_logits_as_before_and_as_transformers_own(
     assert torch.equal(again.model(input_ids=IDS).logits, expected)
     assert torch.equal(theirs(input_ids=IDS).logits, expected)
     assert {value.dtype for value in again.model.parameters()} == {DTYPES[dtype]}
-    assert replace(again.shape, name=name) == by_name(name)
+    assert replace(again.shape, name=name, context=0) == by_name(name)
+    assert again.shape.context == POSITIONS
     assert again.tokenizer.encode("hi<|im_end|>") == [104, 105, 259]
 
 
