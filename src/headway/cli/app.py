@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from headway import __version__
-from headway.cli import doctor, plan, rehearse, report, size, train, watch
+from headway.cli import doctor, export, plan, rehearse, report, size, train, watch
 from headway.errors import HeadwayError, InputError
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app.command("size")(size.size)
 app.command("rehearse")(rehearse.rehearse)
 app.command("doctor")(doctor.doctor)
 app.command("report")(report.report)
+app.command("export")(export.export)
 app.command("watch", context_settings={"allow_interspersed_args": False})(watch.watch)
 
 

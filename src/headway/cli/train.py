@@ -78,7 +78,7 @@ def train(
 
     console = Console(stderr=as_json)
     spec = load_run(run, set_ or ())
-    _settle_libraries()
+    settle_libraries()
     found = make_plan(spec, console.print)
     planned, verdicts = found.planned, found.planned.outcome.pools
     console.print(ledger_table(planned.ledger, planned.machine, verdicts))
@@ -179,7 +179,7 @@ def _run(spec: "RunSpec", found: "TrainPlan", console: "Console", accepted: Coll
     return summary
 
 
-def _settle_libraries() -> None:
+def settle_libraries() -> None:
     """Before libraries load: threads that wait do not spin, and progress bars and advice stay out of the view."""
     # a spinning OpenMP thread slows every other process of a shared machine, and then itself, about tenfold
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")

@@ -21,7 +21,20 @@ def load_run(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
     folder = run_folder(path)
     if folder is None:
         return load(path, overrides)
-    return load(folder / RUNSPEC, (*_moved(folder), *overrides))
+    spec = as_written(folder / RUNSPEC)
+    moved = (f"{key}={json.dumps(str(path), ensure_ascii=False)}" for key, path in _moved(folder, spec))
+    return load(folder / RUNSPEC, (*moved, *overrides))
+
+
+def recorded(folder: Path) -> RunSpec:
+    """The RunSpec in a run's folder, its paths where they are now. What they lead to need not be there."""
+    spec = as_written(folder / RUNSPEC)
+    for key, path in _moved(folder, spec):
+        section, _, name = key.partition(".")
+        value = str(path) if key == "model.path" else path
+        part = getattr(spec, section).model_copy(update={name: value})
+        spec = spec.model_copy(update={section: part})
+    return spec
 
 
 def run_folder(path: Path) -> Path | None:
@@ -35,10 +48,9 @@ def run_folder(path: Path) -> Path | None:
     return folder.resolve() if (folder / RUNSPEC).is_file() and (folder / "plan.json").is_file() else None
 
 
-def _moved(folder: Path) -> Iterator[str]:
-    """Overrides that put the paths of the RunSpec in a folder right."""
-    spec = as_written(folder / RUNSPEC)
-    yield _override("output.dir", folder)
+def _moved(folder: Path, spec: RunSpec) -> Iterator[tuple[str, Path]]:
+    """Keys of the RunSpec in a folder whose path is another one by now."""
+    yield "output.dir", folder
     before = spec.output.dir
     for key, path in (
         ("data.file", spec.data.file),
@@ -50,8 +62,4 @@ def _moved(folder: Path) -> Iterator[str]:
             continue
         there = Path(os.path.normpath(folder / os.path.relpath(path, before)))
         if there.exists():
-            yield _override(key, there)
-
-
-def _override(key: str, path: Path) -> str:
-    return f"{key}={json.dumps(str(path), ensure_ascii=False)}"
+            yield key, there
