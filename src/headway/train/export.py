@@ -10,46 +10,29 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from msgspec import convert
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PretrainedConfig
 from transformers.core_model_loading import revert_weight_conversion
 
 from headway.config import adapter
-from headway.config.resume import Content
 from headway.config.run_folder import recorded
 from headway.config.sections import RunSpec
 from headway.config.source import ModelSource, resolve, weight_files
 from headway.errors import HeadwayError, InputError
-from headway.train import checkpoint
 from headway.train.card import card
-from headway.train.checkpoint import Progress
 from headway.train.content import model_digests
-from headway.train.lora import lora_config, saved_name
+from headway.train.lora import lora_config
 from headway.train.model import DTYPES, config_for, load, prepare, quiet
 from headway.train.output import RunFolder
 from headway.train.record import name_of, record_of, write_record
 from headway.train.tensors_file import SHARD, Entry, write_file, write_model
 from headway.train.tokenizer import byte_tokenizer
+from headway.train.trained import Lazy, Trained, tensors_of, trained_of
 from headway.units import format_bytes
 
 PEFT = "base_model.model."
 """How peft's names of a model's layers begin."""
-
-
-@dataclass(frozen=True)
-class Trained:
-    """The weights of a run after a step: a safetensors file, or files, and the names in them as files have them.
-
-    `names` are of named parameters where they come from a checkpoint, else those of the final folder's files.
-    """
-
-    step: int
-    files: tuple[Path, ...]
-    from_checkpoint: bool
-    progress: Progress
-    content: Content | None
 
 
 @dataclass(frozen=True)
@@ -88,12 +71,12 @@ def export(
     spec = _spec(folder, base)
     whole = merge or spec.lora is None
     with _readable(folder):
-        trained = _trained(folder, spec, step)
+        trained = trained_of(folder, spec, step)
         source = _base(folder, spec, trained, progress)
         target = _free(target, folder, source, overwrite=overwrite)
         config, family = _config(source, spec), source.shape.family if source.shape else ""
         with _written(target, overwrite=overwrite) as written, ExitStack() as stack, quiet():
-            tensors = _tensors(trained, stack)
+            tensors = tensors_of(trained, stack)
             digests = model_digests(source)
             record = record_of(source, digests, trained.step, target, adapter=not whole)
             if whole:
@@ -115,7 +98,7 @@ def export(
                 write_file(written / adapter.WEIGHTS, entries)
             _tokenizer(source).save_pretrained(written)
             write_record(written, record)
-            text = card(folder, spec, trained.step, trained.progress, trained.content, source, merged=whole)
+            text = card(folder, spec, trained, source, merged=whole)
             (written / "README.md").write_text(text)
     return Exported(
         target,
@@ -142,30 +125,6 @@ def _spec(folder: RunFolder, base: Path | None) -> RunSpec:
         raise InputError(f"--base {base}: there is no such folder; set it to the base model's")
     model = spec.model.model_copy(update={"path": str(base.resolve()), "init": "pretrained"})
     return spec.model_copy(update={"model": model})
-
-
-def _trained(folder: RunFolder, spec: RunSpec, step: int | None) -> Trained:
-    """The weights after a step: a checkpoint's, or those of final/."""
-    found = {int(path.name.removeprefix("step-")): path for path in checkpoint.folders(folder.checkpoints)}
-    record = adapter.read_record(folder.final) if folder.final.is_dir() else None
-    kept = {*found, *(() if record is None else (record.step,))}
-    if not kept:
-        raise InputError(
-            f"{folder.root}: the run has no checkpoint yet and no final/; let it go on until it saves one"
-        )
-    wanted = max(kept) if step is None else step
-    if wanted not in kept:
-        steps = ", ".join(str(each) for each in sorted(kept))
-        raise InputError(
-            f"--step {wanted}: the run kept the weights after {'step' if len(kept) == 1 else 'steps'} {steps}; name "
-            f"{'it' if len(kept) == 1 else 'one of them'} (output.keep and output.save_every say which are kept)"
-        )
-    if wanted in found:
-        loaded = checkpoint.load(found[wanted])
-        content = convert(loaded.identity["content"], Content)
-        return Trained(wanted, (found[wanted] / "model.safetensors",), True, loaded.progress, content)
-    files = weight_files(folder.final) if spec.lora is None else (folder.final / adapter.WEIGHTS,)
-    return Trained(wanted, files, False, Progress(step=wanted), None)
 
 
 def _base(folder: RunFolder, spec: RunSpec, trained: Trained, progress: Callable[[str], None]) -> ModelSource:
@@ -202,31 +161,6 @@ def _readable(folder: RunFolder) -> Iterator[None]:
 # -- tensors ---------------------------------------------------------------------------------------------
 
 Read = Callable[[], Tensor]
-
-
-def _tensors(trained: Trained, stack: ExitStack) -> dict[str, "Lazy"]:
-    """Every trained tensor by its name in files, read when it is asked for."""
-    found: dict[str, Lazy] = {}
-    for file in trained.files:
-        opened = stack.enter_context(safe_open(file, framework="pt", backend="pread"))
-        found |= {saved_name(name): Lazy(opened, name) for name in opened.keys()}  # noqa: SIM118 (no mapping)
-    return found
-
-
-class Lazy:
-    """A tensor in an open file: its shape and dtype are known, its values are read at each call."""
-
-    def __init__(self, opened: Any, name: str) -> None:
-        self._opened, self._name = opened, name
-        part = opened.get_slice(name)
-        self.shape = tuple(part.get_shape())
-        self.dtype = _DTYPES[part.get_dtype()]
-
-    def __call__(self) -> Tensor:
-        return self._opened.get_tensor(self._name)  # type: ignore[no-any-return]
-
-
-_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 
 def _entry(name: str, tensor: Lazy) -> Entry:

@@ -73,9 +73,10 @@ def problems_of(
     if before is None:
         return load_problems(data, evaluation, tokenizer, seed)
     held = before.content.held
-    if evaluation.file is None and evaluation.problems > held:
+    asked = held if evaluation.problems is None else evaluation.problems
+    if evaluation.file is None and asked > held:
         raise InputError(
-            f"eval.problems = {evaluation.problems}: {held or 'no'} problems were held out when the run began, and "
+            f"eval.problems = {asked}: {held or 'no'} problems were held out when the run began, and "
             f"training may have seen the others; set {'at most ' if held else ''}{held}, or set eval.file to "
             "problems of its own"
         )
@@ -83,7 +84,7 @@ def problems_of(
         return load_problems(data, evaluation, tokenizer, seed)
     began = load_problems(data, evaluation.model_copy(update={"file": None, "problems": held}), tokenizer, seed)
     if evaluation.file is None:
-        return replace(began, held_out=began.held_out[: evaluation.problems])
+        return replace(began, held_out=began.held_out[:asked])
     other = load_problems(data, evaluation, tokenizer, seed)
     if other.overlap:
         raise InputError(
