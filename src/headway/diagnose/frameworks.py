@@ -17,7 +17,7 @@ Change = Literal[
     "fewer-tokens", "shorter-sequences", "recompute", "chunked-logprobs", "smaller-batch", "balance",
     "engine-share", "raise-engine-share", "engine-requests", "engine-graphs", "engine-length", "engine-ranks",
     "sync-bucket", "timeout", "save-often", "save-sharded", "save-async", "save-in-parts", "loader-workers",
-    "less-offload", "watchdog", "memory-limit", "pod-requests", "allocator",
+    "gather-parts", "less-offload", "watchdog", "memory-limit", "pod-requests", "allocator",
 ]  # fmt: skip
 """What advice may ask for. `engine-*` are settings of the inference engine as the trainer passes them on."""
 
@@ -55,6 +55,7 @@ _TRL: Flags = {
     **_TRANSFORMERS,
     "fewer-tokens": ("per_device_train_batch_size", "max_completion_length"),
     "shorter-sequences": ("max_completion_length",),
+    "gather-parts": ("ds3_gather_for_generation=False",),
     "engine-share": ("vllm_gpu_memory_utilization",),
     "engine-length": ("vllm_max_model_length",),
     "engine-ranks": ("vllm_tensor_parallel_size",),

@@ -9,6 +9,7 @@ from headway.diagnose.engines import engine_advice, late_advice
 from headway.diagnose.frameworks import FRAMEWORKS, VARIANTS, Change, flags, of_system
 from headway.diagnose.infer import FORKS, SAVES
 from headway.diagnose.rules import rules
+from headway.diagnose.rules.causes.device_weight_sync import PARTS
 from headway.diagnose.rules.rule import Advice, Rule, Settle
 from headway.diagnose.seen import Seen, look, seen_in
 from headway.diagnose.settings import Settings
@@ -263,7 +264,7 @@ class TestFlags:
                         assert name in SPELLINGS[system][key], (system, key)
 
     def test_every_change_of_the_table_is_asked_for(self):
-        asked_for = {each.change for rule in ALL_RULES for each in rule.advice} | {SAVES.change}
+        asked_for = {each.change for rule in ALL_RULES for each in rule.advice} | {SAVES.change, PARTS.change}
         asked_for |= {each.change for each in engine_advice("vllm", Seen())}
         assert {change for each in FRAMEWORKS.values() for change in each.flags} <= asked_for
 

@@ -121,3 +121,33 @@ class TestDeadActor:
     def test_another_actor_s_class_is_not_its_own(self):
         found = told(self.log(7))
         assert found.process == "pid 150008"
+
+
+DEEPSPEED = "/env/lib/python3.11/site-packages/deepspeed/runtime/zero"
+
+
+class TestGatheredParameters:
+    def log(self, *frames):
+        calls = (line for file, name in frames for line in (f'  File "{file}", line 195, in {name}', "    run()"))
+        refused = (
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of"
+        )
+        return "\n".join(
+            ("Traceback (most recent call last):", *calls, f"{refused} 79.11 GiB of which 1.00 GiB is free.")
+        )
+
+    def test_a_gather_of_all_parameters_for_generation_is_named(self):
+        found = told(self.log(
+            ("/env/lib/python3.11/site-packages/trl/models/utils.py", "unwrap_model_for_generation"),
+            (f"{DEEPSPEED}/partition_parameters.py", "__enter__"),
+            (f"{DEEPSPEED}/partition_parameters.py", "_all_gather"),
+        ))  # fmt: skip
+        assert (found.cause, found.cause_grade) == ("device-weight-sync", "supported")
+        assert "ds3_gather_for_generation=False" in found.advice[0].text
+
+    def test_a_layer_s_own_gather_in_a_pass_is_none(self):
+        found = told(self.log(
+            (f"{DEEPSPEED}/partitioned_param_coordinator.py", "fetch_sub_module"),
+            (f"{DEEPSPEED}/partition_parameters.py", "all_gather_coalesced"),
+        ))  # fmt: skip
+        assert found.cause != "device-weight-sync"
