@@ -24,13 +24,13 @@ from headway.guard.frame import Action
 from headway.guard.recorder import Recorder
 from headway.plan.ledger import Phase
 from headway.rollout.allocation import asked_bytes, first_line
-from headway.rollout.data import ProblemSet, load_problems
+from headway.rollout.data import Problem, ProblemSet, load_problems
 from headway.rollout.engine import Engine, SamplingParams
 from headway.rollout.hf import HfEngine
 from headway.rollout.inputs import enough
 from headway.rollout.kvplan import sequences_in_flight
 from headway.rollout.rewards import Scorer, make_scorer
-from headway.rollout.samples import Sample
+from headway.rollout.samples import Sample, right
 from headway.train import checkpoint
 from headway.train.checkpoint import Progress
 from headway.train.device import CudaMeter
@@ -44,6 +44,7 @@ from headway.train.optim import AdamW
 from headway.train.output import RunFolder, append
 from headway.train.smaller import CAP, KV_BUDGET, sentence, smaller, still, value_of
 from headway.train.stop import Stop
+from headway.train.unscored import heed_failures
 from headway.train.update import Accumulated, Pass
 from headway.train.wall import Wall
 
@@ -92,6 +93,7 @@ class Job:
     stepping: bool = False
     split_in_a_row: int = 0
     told_in_step: int = 0
+    begun_at: int = 0
 
     @property
     def sampling(self) -> SamplingParams:
@@ -165,6 +167,13 @@ class Job:
                 self.save()  # a run that is killed later must not begin again with what was too large
         self.stop.check()
 
+    def heed_failures(self, samples: Sequence[Sample], where: str) -> None:
+        """Warn where many answers could not be scored; RewardsFailedError where this process scores its first."""
+        first = self.progress.step == self.begun_at
+        warning = heed_failures(samples, where, self.spec.reward, first=first)
+        if warning is not None:
+            self.view.message(warning)
+
     @contextmanager
     def changing_weights(self) -> Iterator[None]:
         """Inside, and after an exception from there, weights and optimizer belong to no step: nothing is saved."""
@@ -220,9 +229,22 @@ class Job:
         self.write_samples(Phase.ROLLOUT, int(record["step"]), samples)
 
     def write_samples(self, phase: Phase, step: int, samples: Sequence[Sample]) -> None:
-        """Keep a few answers to look at."""
-        for sample in samples[: self.spec.output.rollouts]:
-            append(self.folder.rollouts, {"step": step, "phase": phase} | asdict(sample))
+        """Keep a few answers to look at, each beside its problem."""
+        problems = self.problems.held_out if phase is Phase.EVAL else self.problems.train
+        rows = [sample_row(each, problems[each.prompt]) for each in samples[: self.spec.output.rollouts]]
+        for row in rows:
+            append(self.folder.rollouts, {"step": step, "phase": phase} | row)
+        if rows:
+            self.writers.samples(phase, step, rows)
+
+
+def sample_row(sample: Sample, problem: Problem) -> dict[str, Any]:
+    """A sample as rollouts.jsonl has it; `prompt` is the problem's text there, `problem` its index."""
+    row = asdict(sample)
+    del row["prompt"], row["text"]
+    correct = None if sample.score is None or not 0 <= sample.score <= 1 else right(sample)
+    shown = {"problem": sample.prompt, "prompt": problem.prompt, "label": problem.label, "response": sample.text}
+    return shown | {"correct": correct} | row
 
 
 @contextmanager
@@ -287,7 +309,7 @@ def open_job(
             engine=engine, scorer=scorer, problems=problems, optimizer=optimizer, recorder=recorder, writers=writers,
             view=view, stop=stop, watch=watch, wall=_wall(spec, device, recorder, scorer),
             longest_answer=longest_answer, longest_allowed=longest_allowed, progress=progress, mark=mark,
-            seconds_before=progress.seconds, opened_at=time.monotonic(),
+            begun_at=progress.step, seconds_before=progress.seconds, opened_at=time.monotonic(),
             how=Pass(spec.rollout.temperature or 1.0, spec.train.logprob_chunk, cap, pad or 0, device),
         )  # fmt: skip
 

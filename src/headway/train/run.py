@@ -10,7 +10,7 @@ from typing import Any
 from headway.config.load import dump
 from headway.config.sections import RunSpec
 from headway.config.source import ModelSource
-from headway.errors import InputError
+from headway.errors import InputError, RewardsFailedError
 from headway.facts.machine import Machine
 from headway.guard.recorder import PhasePeak
 from headway.plan.ledger import Ledger, Phase
@@ -20,6 +20,9 @@ from headway.train.job import Job, View, final_folder, open_job
 from headway.train.model import prepare, save_model
 from headway.train.output import RunFolder, write_text
 from headway.train.stop import Stop, on_signals
+
+REWARDS_FAILED = "failed rewards"
+"""The `exit_reason` of a run whose first answers could not be scored; its `problem` says why."""
 
 
 def run(
@@ -51,12 +54,16 @@ def run(
                 view.message(f"changed since the run last started: {change}")
             write_text(folder.runspec, dump(spec))
             write_text(folder.plan, plan_json)
-            reason = loop.train(job)
+            problem = None
+            try:
+                reason = loop.train(job)
+            except RewardsFailedError as error:
+                reason, problem = REWARDS_FAILED, str(error)
             if reason == "finished":
                 final_folder(job, save_model)
-            else:
+            elif problem is None:
                 view.message(f"{reason}: saved after step {job.progress.step}; the same command resumes the run")
-            summary = summarise(job, reason, ledger)
+            summary = summarise(job, reason, ledger) | {"problem": problem}
         write_text(folder.summary, json.dumps(summary, indent=1) + "\n")
     return summary
 

@@ -130,9 +130,7 @@ def test_a_slip_of_the_keyboard_is_taken_with_a_word(written, model):
     assert written in shape.assumed[-1]
 
 
-@pytest.mark.parametrize(
-    "written", ["qwen3-7B", "qwen4-8b", "gemma3-5B", "my-model", "banana-8b", "8b"]
-)
+@pytest.mark.parametrize("written", ["qwen3-7B", "qwen4-8b", "gemma3-5B", "my-model", "banana-8b", "8b"])
 def test_another_number_is_no_slip(written):
     assert misspelt(written) is None
 

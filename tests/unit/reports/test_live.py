@@ -119,7 +119,7 @@ def test_plain_view_writes_a_line_a_step_and_one_an_evaluation() -> None:
         view.phase(Phase.ROLLOUT, 2)
         view.memory(GIB)
         view.step(METRICS)
-        view.evaluation(2, {"reward": 0.25, "problems": 200.0, "pass@4": 0.5, "answer_tokens": 9.0})
+        view.evaluation(2, {"reward": 0.25, "correct": 0.25, "problems": 200.0, "pass@4": 0.5, "answer_tokens": 9.0})
     assert stream.getvalue().splitlines() == [
         "resuming from step-1",
         "step 2/2  reward 0.512  correct 0.470  23.1 tokens  2% cut off  rollout 412/s  train 1,203/s  "
@@ -145,7 +145,7 @@ def test_live_view_redraws_below_what_scrolls_by() -> None:
         for step in (1, 2, 3):
             view.phase(Phase.ROLLOUT, step)
             view.step(METRICS | {"step": float(step)})
-        view.evaluation(3, {"reward": 0.75})
+        view.evaluation(3, {"reward": 0.75, "correct": 0.75})
     text = Text.from_ansi(stream.getvalue()).plain
     assert "a note in [brackets]" in text
     assert "evaluation after 3 steps: correct 0.750" in text

@@ -217,8 +217,9 @@ def test_refusal_says_where_nothing_makes_it_fit() -> None:
 
 def summary(**changed: Any) -> dict[str, Any]:
     return {
-        "steps": 60, "seconds": 312.4, "exit_reason": "finished", "eval_before": {"reward": 0.25},
-        "eval_after": {"reward": 0.625}, "peak_predicted_bytes": 3040 * MIB, "peak_measured_bytes": 2900 * MIB,
+        "steps": 60, "seconds": 312.4, "exit_reason": "finished", "eval_before": {"reward": 0.25, "correct": 0.25},
+        "eval_after": {"reward": 0.625, "correct": 0.625}, "peak_predicted_bytes": 3040 * MIB,
+        "peak_measured_bytes": 2900 * MIB,
         "phases": {
             "rollout": {"measured_bytes": 1700 * MIB}, "train": {"measured_bytes": 2900 * MIB},
         },
@@ -274,7 +275,8 @@ def test_final_summary_of_a_run_that_was_stopped() -> None:
 
 
 def test_final_summary_of_several_samples_shows_pass_at_k() -> None:
-    before, after = {"reward": 0.25, "pass@4": 0.5}, {"reward": 0.5, "pass@4": 0.75}
+    before = {"reward": 0.25, "correct": 0.25, "pass@4": 0.5}
+    after = {"reward": 0.5, "correct": 0.5, "pass@4": 0.75}
     lines = shown(final_summary(summary(eval_before=before, eval_after=after)), 120)
     assert "pass@4 0.500 before, 0.750 after, +0.250" in row(lines, "held out")
 
