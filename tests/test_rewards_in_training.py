@@ -1,4 +1,4 @@
-"""What rewards do to a run of `headway train`, from end to end on tiny models: failures, ranges, groups without spread."""
+"""What rewards do to a run of `headway train`, end to end on tiny models: failures, ranges, groups without spread."""
 
 import json
 from collections.abc import Callable
@@ -77,7 +77,7 @@ def test_a_run_whose_rewards_fail_stops_at_once_and_says_why(
     shown = capsys.readouterr()
     assert code == 6
     told = " ".join(shown.err.split())
-    assert 'reward.function = "mine:score": 4 of 4 answers of the evaluation before step 1' in told
+    assert 'reward.function = "mine:score": 4 of 4 answers of the evaluation after 0 steps' in told
     assert said in told
     assert "mine.py:12" in told or "exception" not in told  # the user's own line, not the library's below it
     assert "finished" not in shown.out + shown.err
@@ -93,6 +93,14 @@ def test_failing_from_the_first_step_on_stops_there(run: Run, capsys: pytest.Cap
     assert code == 6
     assert "5 of 8 answers of step 1 could not be scored" in " ".join(capsys.readouterr().err.split())
     assert not (output / "checkpoints").exists()
+
+
+def test_an_evaluation_of_which_most_fail_is_a_warning(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _ = run("return 1 / (at > 2) if at < 4 else at % 3")
+    assert code == 0
+    assert "the evaluation after 0 steps: 3 of 4 answers could not be scored" in " ".join(
+        capsys.readouterr().out.split()
+    )
 
 
 def test_the_same_command_goes_on_once_the_function_is_mended(run: Run) -> None:

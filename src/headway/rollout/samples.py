@@ -13,8 +13,8 @@ class Sample:
     """One answer with its reward.
 
     `prompt` is the problem's index, `sample` the index in its group. `sampler_logprobs` has one value per response
-    token. `reward` is what training uses, `score` the answer's own; `failure` says what kept it from being scored; there
-    may be no reward then.
+    token. `reward` is what training uses, `score` the answer's own; `failure` says what kept it from being scored;
+    then there may be no reward.
 
     >>> Sample(7, 0, (1, 2), (3,), (-0.5,), "4", "stop", 1.0, 1.0).tokens
     3

@@ -33,7 +33,7 @@ def evaluate(job: Job, step: int) -> None:
             samples=spec.eval.samples, params=params, seed=spec.train.seed, step=EVALUATION,
         )  # fmt: skip
         job.stop.check()
-        job.heed_failures(samples, f"the evaluation after {step} steps" if step else "the evaluation before step 1")
+        job.heed_failures(samples, Phase.EVAL)
     groups = [samples[at : at + spec.eval.samples] for at in range(0, len(samples), spec.eval.samples)]
     scores, correct = [sample.score for sample in samples if sample.score is not None], share_correct(samples)
     result = {

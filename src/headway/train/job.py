@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from msgspec import to_builtins
@@ -167,10 +167,15 @@ class Job:
                 self.save()  # a run that is killed later must not begin again with what was too large
         self.stop.check()
 
-    def heed_failures(self, samples: Sequence[Sample], where: str) -> None:
-        """Warn where many answers could not be scored; RewardsFailedError where this process scores its first."""
-        first = self.progress.step == self.begun_at
-        warning = heed_failures(samples, where, self.spec.reward, first=first)
+    def heed_failures(self, samples: Sequence[Sample], phase: Phase) -> None:
+        """Warn where half of the answers could not be scored.
+
+        RewardsFailedError where those are most of this process's first step, or all of the evaluation before it.
+        """
+        step = self.progress.step
+        stops: Literal["never", "all", "most"] = "all" if phase is Phase.EVAL else "most"
+        where = f"step {step + 1}" if phase is Phase.ROLLOUT else f"the evaluation after {step} steps"
+        warning = heed_failures(samples, where, self.spec.reward, stops if step == self.begun_at else "never")
         if warning is not None:
             self.view.message(warning)
 

@@ -66,7 +66,7 @@ def one_step(job: Job) -> None:
                 samples=spec.rollout.samples, params=job.sampling, seed=spec.train.seed, step=step,
             )  # fmt: skip
             job.stop.check()
-            job.heed_failures(rollout, f"step {step}")
+            job.heed_failures(rollout, Phase.ROLLOUT)
             progress.rollout = rollout
 
     samples = progress.rollout

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Literal
 
 from headway.config.sections import RewardSection
 from headway.errors import RewardsFailedError
@@ -17,10 +18,12 @@ REMEDIES = {
 """What to do about each kind of failure; the kinds are those of `Scorer.failures`."""
 
 
-def heed_failures(samples: Sequence[Sample], where: str, reward: RewardSection, *, first: bool) -> str | None:
+def heed_failures(
+    samples: Sequence[Sample], where: str, reward: RewardSection, stops: Literal["never", "all", "most"]
+) -> str | None:
     """A warning where half of the answers or more could not be scored, else None. `where` names step or evaluation.
 
-    RewardsFailedError in the `first` answers, where more than half failed for one reason, or all for several: such
+    RewardsFailedError where it `stops` the run: all failed, or "most", which is more than half for one reason. Such
     a run would go on to its end and learn nothing. A scorer that is not the user's may be unable to read what an
     untrained model writes, and gives it 0: there it needs all of them.
     """
@@ -31,7 +34,8 @@ def heed_failures(samples: Sequence[Sample], where: str, reward: RewardSection, 
     reason, count = reasons.most_common(1)[0]
     example = next(sample.failure for sample in samples if sample.reason == reason)
     unrewarded = all(sample.reward is None for sample in samples if sample.reason == reason)
-    if first and (failed == len(samples) or (unrewarded and 2 * count > len(samples))):
+    most = stops == "most" and unrewarded and 2 * count > len(samples)
+    if most or (stops != "never" and failed == len(samples)):
         setting = f'reward.function = "{reward.function}"' if reward.function else f'reward.kind = "{reward.kind}"'
         raise RewardsFailedError(
             f"{setting}: {count:,} of {len(samples):,} answers of {where} could not be scored, so the run stops here "
