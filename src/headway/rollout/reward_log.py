@@ -13,11 +13,11 @@ CHUNKS = 16
 
 
 class RewardLog:
-    """Takes what the reward process writes out of a pipe and keeps it, until the file has `most` bytes."""
+    """Takes what the reward process writes out of a pipe and keeps it, until the file has `LARGEST_LOG` bytes."""
 
-    def __init__(self, path: Path, most: int = LARGEST_LOG) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._most = most
+        self._most = LARGEST_LOG
 
     def take(self, source: int) -> bool:
         """Keep what is in `source` now, a pipe that does not block; False where it is at its end.

@@ -16,6 +16,7 @@ import pytest
 
 from headway.config.sections import DataSection, RewardSection
 from headway.errors import InputError
+from headway.rollout import reward_log
 from headway.rollout.data import Problem
 from headway.rollout.rewards import Answer, Score, Scorer, make_scorer
 from headway.rollout.tasks import draw_records
@@ -467,5 +468,48 @@ def test_a_function_is_found_in_the_current_directory(tmp_path: Path, monkeypatc
     scorer = make_scorer(RewardSection(kind="function", function="here_rewards:score"), FILE)
     try:
         assert corrects(scorer, ["anything"]) == [1]
+    finally:
+        scorer.close()
+
+
+def test_a_log_is_bounded_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reward_log, "LARGEST_LOG", 1 << 20)
+    (tmp_path / "talks.py").write_text(
+        "def score(prompt, answer, label, response):\n    print('x' * (int(answer) << 10))\n    return -1.0\n"
+    )
+    section = RewardSection(kind="function", function="talks:score", timeout_s=20)
+    scorer = make_scorer(section, FILE, [tmp_path], tmp_path / "log")
+    try:
+        assert corrects(scorer, ["3"]) == [-1]
+        assert (tmp_path / "log").read_text() == "x" * 3072 + "\n"
+        assert corrects(scorer, ["5000", "5000", "1"]) == [-1] * 3  # what is not kept stops no one
+    finally:
+        scorer.close()
+    text = (tmp_path / "log").read_text()
+    assert text.endswith("headway: this file has 1.0 MiB; later prints are not kept\n")
+    assert text.count("headway:") == 1
+    assert len(text) < (1 << 20) + 100
+
+
+def test_no_answer_is_for_the_function_to_judge(tmp_path: Path) -> None:
+    (tmp_path / "judges.py").write_text(
+        "def score(prompt, answer, label, response):\n    return 2 if answer else -3\n"
+    )
+    section = RewardSection(kind="function", function="judges:score", extract="last-number")
+    scorer = make_scorer(section, FILE, [tmp_path], tmp_path / "log")
+    try:
+        assert corrects(scorer, ["it is 7", "none"]) == [2, -3]
+    finally:
+        scorer.close()
+
+
+def test_a_format_has_its_own_part_whatever_the_range(tmp_path: Path) -> None:
+    (tmp_path / "ranges.py").write_text("def score(prompt, answer, label, response):\n    return float(answer)\n")
+    section = RewardSection(
+        kind="function", function="ranges:score", extract="last-number", format_pattern="A: .*", format_weight=0.25
+    )
+    scorer = make_scorer(section, FILE, [tmp_path], tmp_path / "log")
+    try:
+        assert [score.reward for score in scores(scorer, ["A: 2", "2", "A: -1", "-1"])] == [1.75, 1.5, -0.5, -0.75]
     finally:
         scorer.close()
