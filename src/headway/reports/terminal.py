@@ -25,6 +25,13 @@ FILES = {
 }
 """What a reader looks for first in the output directory."""
 
+FILES_WITHOUT_REWARDS = {
+    "reward.log": "what could not be scored, with tracebacks",
+    "summary.json": "how it ended",
+    "recording.jsonl": "measured memory",
+}
+"""The same of a run that stopped because its answers could not be scored."""
+
 
 class _Row(Struct, frozen=True):
     """Predicted and measured bytes of a phase; `measured` is None for a phase that did not come."""
@@ -107,7 +114,8 @@ def final_summary(summary: Mapping[str, Any]) -> Group:
     """How a run ended: evaluation before and after, steps, time, memory, and where everything is."""
     finished = summary["exit_reason"] == "finished"
     ended = "finished" if finished else f"stopped by {summary['exit_reason']}; the same command resumes"
-    if summary.get("problem") is not None:
+    problem = summary.get("problem")
+    if problem is not None:
         ended = "stopped: most answers could not be scored"
     predicted, measured = summary["peak_predicted_bytes"], summary["peak_measured_bytes"]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
@@ -126,7 +134,7 @@ def final_summary(summary: Mapping[str, Any]) -> Group:
     files = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     files.add_column(no_wrap=True)
     files.add_column(overflow="fold")
-    for name, about in FILES.items():
+    for name, about in (FILES if problem is None else FILES_WITHOUT_REWARDS).items():
         if finished or name != "final":
             files.add_row(name, Text(about, style="dim"))
     table.add_row("", files)

@@ -81,6 +81,30 @@ def test_failed_rewards_are_told_in_both_views() -> None:
     assert row(shown(progress, 80), "answers").endswith("1,234 rewards failed")
 
 
+def test_groups_with_equal_rewards_and_a_step_without_training_are_explained() -> None:
+    progress = progress_after(3)
+    assert "equal" not in step_line(progress)
+    progress.take_step(METRICS | {"frac_reward_zero_std": 0.25, "trained_tokens": 900.0}, 40.0)
+    assert "25% of groups with equal rewards" in step_line(progress)
+    assert "25% of groups with equal rewards" in row(shown(progress, 120), "reward")
+    assert "train 1,203/s  kl" in step_line(progress)
+    nothing = {"frac_reward_zero_std": 1.0, "trained_tokens": 0.0, "train_tokens_per_s": 0.0}
+    progress.take_step(METRICS | nothing, 50.0)
+    assert "train 0/s (all groups had equal rewards: nothing to learn from)" in step_line(progress)
+    penalty_trains = nothing | {"trained_tokens": 900.0, "train_tokens_per_s": 90.0}
+    progress.take_step(METRICS | penalty_trains, 60.0)
+    assert "nothing to learn from" not in step_line(progress)
+
+
+def test_a_step_without_any_reward_has_a_line() -> None:
+    progress = progress_after(3)
+    unscored = {name: value for name, value in METRICS.items() if not name.startswith(("reward", "correct"))}
+    progress.take_step(unscored | {"reward_failures": 64.0}, 40.0)
+    assert "reward -  23.1 tokens" in step_line(progress)
+    assert "64 rewards failed" in step_line(progress)
+    assert row(shown(progress, 80), "reward").endswith(" -")
+
+
 def test_memory_bar_is_drawn_to_scale() -> None:
     """24 cells for 4 GiB: 2 GiB now fill 12, the peak of 2.5 GiB 15, and 3 GiB predicted are marked at 18."""
     progress = progress_after(1)

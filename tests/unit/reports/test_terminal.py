@@ -281,6 +281,21 @@ def test_final_summary_of_several_samples_shows_pass_at_k() -> None:
     assert "pass@4 0.500 before, 0.750 after, +0.250" in row(lines, "held out")
 
 
+def test_rewards_beyond_0_to_1_are_called_rewards() -> None:
+    told = summary(eval_before={"reward": -0.4}, eval_after={"reward": 1.25})
+    assert row(shown(final_summary(told)), "held out") == "held out  reward -0.400 before, 1.250 after, +1.650"
+    partial = summary(eval_before={"reward": 0.5, "correct": 0.25}, eval_after=None)
+    assert row(shown(final_summary(partial)), "held out") == "held out  correct 0.250 before; reward 0.500 before"
+
+
+def test_final_summary_of_failed_rewards_says_so_and_leads_to_the_log() -> None:
+    failed = summary(exit_reason="failed rewards", problem="why", eval_before=None, eval_after=None)
+    lines = shown(final_summary(failed))
+    assert row(lines, "run").endswith("stopped: most answers could not be scored")
+    assert any(text.strip().startswith("reward.log ") for text in lines)
+    assert not any("finished" in text or "checkpoints" in text for text in lines)
+
+
 def test_final_summary_tells_of_failed_rewards_and_dropped_prompts() -> None:
     first = "exception: ZeroDivisionError: division by zero (mine.py:2)"
     told = summary(

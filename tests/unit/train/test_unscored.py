@@ -60,5 +60,5 @@ def test_a_scorer_that_cannot_read_an_untrained_models_answers_ends_nothing_unti
     task = RewardSection(kind="task")
     told = ["exception: ValueError: bad (countdown.py:80)"] * 3
     assert "3 of 4" in str(heed_failures(samples(*told, None, reward=0.0), "step 1", task, "most"))
-    with pytest.raises(RewardsFailedError, match='reward.kind = "task"'):
+    with pytest.raises(RewardsFailedError, match=r'reward\.kind = "task"'):
         heed_failures(samples(*told, reward=0.0), "step 1", task, "most")
