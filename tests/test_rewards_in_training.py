@@ -154,6 +154,7 @@ def test_rewards_below_0_and_above_1_train_and_nothing_is_called_correct(
     assert first["trained_tokens"] > 0
     assert "correct" not in first
     assert "correct" not in rows(output / "evaluations.jsonl")[0]
+    assert {row["correct"] for row in rows(output / "rollouts.jsonl")} == {None}
     shown = capsys.readouterr().out
     assert "evaluation after 0 steps: reward 0.500" in " ".join(shown.split())
     assert " correct " not in shown

@@ -48,13 +48,16 @@ def right(sample: Sample) -> bool:
 
 
 def share_correct(samples: Sequence[Sample]) -> float | None:
-    """The share of right answers, failed ones being none; None where a score outside 0 to 1 leaves open what is full.
+    """The share of right answers, failed ones being none.
+
+    None where a score outside 0 to 1 leaves open what is full, and where there is no score.
 
     >>> four = [Sample(0, n, (1,), (2,), (-1.0,), "", "stop", n / 2, n / 2) for n in (0, 1, 2, 2)]
     >>> share_correct(four), share_correct([*four, Sample(0, 4, (1,), (2,), (-1.0,), "", "stop", -1.0, -1.0)])
     (0.5, None)
     """
-    if not all(sample.score is None or 0 <= sample.score <= 1 for sample in samples):
+    scores = [sample.score for sample in samples if sample.score is not None]
+    if not scores or min(scores) < 0 or max(scores) > 1:
         return None
     return sum(right(sample) for sample in samples) / len(samples)
 

@@ -30,7 +30,7 @@ from headway.rollout.hf import HfEngine
 from headway.rollout.inputs import enough
 from headway.rollout.kvplan import sequences_in_flight
 from headway.rollout.rewards import Scorer, make_scorer
-from headway.rollout.samples import Sample, right
+from headway.rollout.samples import Sample, right, share_correct
 from headway.train import checkpoint
 from headway.train.checkpoint import Progress
 from headway.train.device import CudaMeter
@@ -236,18 +236,19 @@ class Job:
     def write_samples(self, phase: Phase, step: int, samples: Sequence[Sample]) -> None:
         """Keep a few answers to look at, each beside its problem."""
         problems = self.problems.held_out if phase is Phase.EVAL else self.problems.train
-        rows = [sample_row(each, problems[each.prompt]) for each in samples[: self.spec.output.rollouts]]
+        full_known = share_correct(samples) is not None
+        shown = samples[: self.spec.output.rollouts]
+        rows = [sample_row(each, problems[each.prompt], right(each) if full_known else None) for each in shown]
         for row in rows:
             append(self.folder.rollouts, {"step": step, "phase": phase} | row)
         if rows:
             self.writers.samples(phase, step, rows)
 
 
-def sample_row(sample: Sample, problem: Problem) -> dict[str, Any]:
+def sample_row(sample: Sample, problem: Problem, correct: bool | None) -> dict[str, Any]:
     """A sample as rollouts.jsonl has it; `prompt` is the problem's text there, `problem` its index."""
     row = asdict(sample)
     del row["prompt"], row["text"]
-    correct = None if sample.score is None or not 0 <= sample.score <= 1 else right(sample)
     shown = {"problem": sample.prompt, "prompt": problem.prompt, "label": problem.label, "response": sample.text}
     return shown | {"correct": correct} | row
 
