@@ -104,9 +104,10 @@ def test_an_evaluation_of_which_most_fail_is_a_warning(run: Run, capsys: pytest.
 
 
 def test_the_same_command_goes_on_once_the_function_is_mended(run: Run) -> None:
-    assert run("raise ValueError('no')")[0] == 6
-    code, output = run("return at % 3")
+    assert run("return at / (at < 4)")[0] == 6  # after an evaluation that it could score
+    code, output = run("return at % 3 + 5")
     assert code == 0
+    assert rows(output / "evaluations.jsonl")[0]["reward"] >= 5
     assert [row["step"] for row in rows(output / "evaluations.jsonl")] == [0, 2]
 
 

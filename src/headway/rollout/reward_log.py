@@ -1,6 +1,7 @@
 """reward.log: what reward code prints, up to a size."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from headway.units import format_bytes
@@ -35,6 +36,12 @@ class RewardLog:
         return True
 
     def _keep(self, found: bytes) -> None:
+        with suppress(
+            OSError
+        ):  # a full disk ends the run where something of its own is written, and not over a print
+            self._write(found)
+
+    def _write(self, found: bytes) -> None:
         size = self._path.stat().st_size if self._path.exists() else 0
         room = self._most - size
         if room <= 0:

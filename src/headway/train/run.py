@@ -64,6 +64,8 @@ def run(
             elif problem is None:
                 view.message(f"{reason}: saved after step {job.progress.step}; the same command resumes the run")
             summary = summarise(job, reason, ledger) | {"problem": problem}
+            if problem is not None and not job.progress.step:
+                folder.evaluations.unlink(missing_ok=True)  # the mended reward's is the one to compare with
         write_text(folder.summary, json.dumps(summary, indent=1) + "\n")
     return summary
 
