@@ -36,9 +36,7 @@ class RewardLog:
         return True
 
     def _keep(self, found: bytes) -> None:
-        with suppress(
-            OSError
-        ):  # a full disk ends the run where something of its own is written, and not over a print
+        with suppress(OSError):  # a print for which the disk has no room must not end a run
             self._write(found)
 
     def _write(self, found: bytes) -> None:

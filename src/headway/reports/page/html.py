@@ -198,15 +198,8 @@ def _plan(page: Page) -> Iterator[str]:
 
 
 def _samples(samples: tuple[Sample, ...]) -> str:
-    head = [
-        num("step"),
-        ("phase", ""),
-        num("reward"),
-        ("ended by", ""),
-        ("prompt", ""),
-        ("right answer", ""),
-        ("answer", ""),
-    ]
+    names = ("ended by", "prompt", "right answer", "answer")
+    head = [num("step"), ("phase", ""), num("reward"), *((name, "") for name in names)]
     rows = [
         [
             num(str(each.step)), words(each.phase),
