@@ -128,7 +128,8 @@ def test_bf16_with_every_term_of_the_objective(train: Train) -> None:
 
 def test_rewards_of_ones_own_count_their_failures(train: Train, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
-        "def score(prompt, answer, label, response):\n    return 1.0 if len(response) % 2 else 1 / 0\n"
+        "calls = iter(range(100))\n\n"
+        "def score(prompt, answer, label, response):\n    return 1.0 if next(calls) % 3 else 1 / 0\n"
     )
     code, output = train("reward.kind=function", "reward.function=mine:score", "reward.extract=whole")
     assert code == 0

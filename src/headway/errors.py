@@ -32,6 +32,12 @@ class DoesNotFitError(HeadwayError):
     exit_code = 3
 
 
+class RewardsFailedError(HeadwayError):
+    """Most answers could not be scored, so that there is nothing to learn from. Exit code 6."""
+
+    exit_code = 6
+
+
 class LimitReachedError(HeadwayError):
     """Memory ran out during the run in a way that no smaller micro-batch can mend. Exit code 5."""
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headway.config.accept import Accept
-from headway.errors import DoesNotFitError, HeadwayError, LimitReachedError
+from headway.errors import DoesNotFitError, HeadwayError, LimitReachedError, RewardsFailedError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -66,6 +66,8 @@ def train(
 
     Exit code 0: finished. 2: bad input. 3: the plan does not fit. 5: memory ran out, or the guard stopped the run.
 
+    6: most answers could not be scored, so the run stopped at once.
+
     129, 130, 143: a closed terminal, Ctrl-C or SIGTERM. 1: a mistake of headway's own.
     """
     from rich.console import Console
@@ -104,6 +106,8 @@ def train(
         print_json(summary)
     if summary["signal"] is not None and summary["exit_reason"] != "finished":
         raise typer.Exit(128 + summary["signal"])
+    if summary["problem"] is not None:
+        raise RewardsFailedError(summary["problem"])
     if summary["exit_reason"] == "guard":
         raise typer.Exit(LimitReachedError.exit_code)
 

@@ -77,7 +77,7 @@ class DataSection(Section):
 
 
 class RewardSection(Section):
-    """How an answer is scored, from 0 to 1."""
+    """How an answer is scored: any finite number from a function, 0 to 1 from the other kinds."""
 
     kind: Literal["task", "exact", "regex", "math", "function"] = "task"
     """`task`: reasoning-gym's scorer; `exact`: extracted answer equals the label; `regex`: the label is a
@@ -94,9 +94,9 @@ class RewardSection(Section):
     format_pattern: str | None = None
     """A response that this pattern matches whole earns `format_weight` in training, never in evaluation."""
     format_weight: float = Field(0.0, ge=0, le=1)
-    """Share of the training reward that the format earns; the answer earns the rest."""
+    """Share of the training reward that the format earns, 1 or 0; the score, whatever its range, earns the rest."""
     timeout_s: float = Field(10.0, ge=0.01, le=3600)
-    """Time limit for scoring one response; beyond it the score is zero, counted and shown."""
+    """Time limit for scoring one response; beyond it there is no reward (function) or 0, counted and shown."""
     memory: Bytes = Field(1 << 30, ge=16 * MIB)
     """Memory limit of the process of a `function` reward, and its line in the ledger's upper bound."""
 

@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headway.plan.ledger import Phase
+from headway.reports.scores import scores
 from headway.reports.widgets import NARROW, Bar, Unit, duration
 from headway.units import format_bytes
 
@@ -70,7 +71,8 @@ class Progress(Struct):
     def take_step(self, metrics: Mapping[str, float], now: float) -> None:
         """A step is done."""
         self.done, self.metrics = int(metrics["step"]), metrics
-        self.rewards.append(metrics["reward"])
+        if "reward" in metrics:
+            self.rewards.append(metrics["reward"])
         self.finished_at.append(now)
         self.peak = max(self.peak, int(metrics.get("memory_peak", 0)))
 
@@ -116,10 +118,34 @@ def _step_row(progress: Progress, width: int) -> Text:
 
 def _reward_row(progress: Progress, width: int) -> Text:
     line = sparkline(list(progress.rewards)[-width:]).ljust(width)
-    parts = [f", correct {progress.metrics['correct']:.3f}"] if "correct" in progress.metrics else []
+    parts = [f", {part}" for part in (_correct(progress.metrics), _without_spread(progress.metrics)) if part]
     if progress.evaluation is not None:
         parts.append(", held out {1:.3f} at {0}".format(*progress.evaluation))
-    return Text.assemble((line, "cyan"), " ", (f"{progress.metrics['reward']:.3f}", "bold"), "".join(parts))
+    return Text.assemble((line, "cyan"), " ", (_reward(progress.metrics), "bold"), "".join(parts))
+
+
+def _reward(metrics: Mapping[str, float]) -> str:
+    return f"{metrics['reward']:.3f}" if "reward" in metrics else "-"
+
+
+def _correct(metrics: Mapping[str, float]) -> str:
+    """The share of right answers, where it is not the reward itself."""
+    return f"correct {metrics['correct']:.3f}" if "correct" in metrics else ""
+
+
+def _without_spread(metrics: Mapping[str, float]) -> str:
+    """The share of groups in which no answer is better than another."""
+    share = metrics.get("frac_reward_zero_std", 0.0)
+    return f"{share:.0%} of groups with equal rewards" if share else ""
+
+
+def _why_nothing(metrics: Mapping[str, float]) -> str:
+    """Why no token was trained, in brackets; nothing where some were."""
+    if metrics.get("trained_tokens") != 0 or metrics.get("frac_reward_zero_std") != 1:
+        return ""
+    if metrics.get("reward_failures"):
+        return " (no group has two different rewards: nothing to learn from)"
+    return " (all groups had equal rewards: nothing to learn from)"
 
 
 def _memory_row(progress: Progress, width: int) -> Text:
@@ -150,6 +176,8 @@ def _answers(metrics: Mapping[str, float]) -> list[str]:
 def _speed(metrics: Mapping[str, float]) -> list[str]:
     names = (("rollout_tokens_per_s", "rollout"), ("train_tokens_per_s", "train"))
     parts = [f"{about} {metrics[name]:,.0f} tok/s" for name, about in names if name in metrics]
+    if "train_tokens_per_s" in metrics:
+        parts[-1] += _why_nothing(metrics)
     return [*parts, f"{duration(metrics['seconds'])} a step"] if "seconds" in metrics else parts
 
 
@@ -165,10 +193,9 @@ def step_line(progress: Progress) -> str:
     """The plain line of a step that is done."""
     metrics = progress.metrics
     width = len(str(progress.total_steps))
-    parts = [f"step {progress.done:>{width}}/{progress.total_steps}", f"reward {metrics['reward']:.3f}"]
-    parts += [f"correct {metrics['correct']:.3f}"] if "correct" in metrics else []
-    parts += _answers(metrics)
-    parts += [text.removesuffix(" tok/s") + "/s" for text in _speed(metrics)[:2]]
+    parts = [f"step {progress.done:>{width}}/{progress.total_steps}", f"reward {_reward(metrics)}"]
+    parts += [part for part in (_correct(metrics), *_answers(metrics), _without_spread(metrics)) if part]
+    parts += [text.replace(" tok/s", "/s") for text in _speed(metrics) if " tok/s" in text]
     parts += [part for part in _policy(metrics) if part.startswith(("kl", "clip"))]
     parts += [f"{metrics['seconds']:.1f} s"] if "seconds" in metrics else []
     parts += [format_bytes(int(metrics["memory_peak"]))] if metrics.get("memory_peak") else []
@@ -177,9 +204,9 @@ def step_line(progress: Progress) -> str:
 
 
 def evaluation_line(step: int, result: Mapping[str, float]) -> str:
-    """The plain line of an evaluation; its reward is the answer's own score, so it is called correct."""
-    parts = [f"evaluation after {step} steps: correct {result['reward']:.3f}"]
-    parts += [f"{name} {value:.3f}" for name, value in result.items() if name.startswith("pass@")]
+    """The plain line of an evaluation."""
+    found = ", ".join(f"{name} {value:.3f}" for name, value in scores(result).items())
+    parts = [f"evaluation after {step} steps: {found or 'no answer could be scored'}"]
     parts += [f"{result['problems']:.0f} problems"] if "problems" in result else []
     return ", ".join(parts + _answers(result))
 
@@ -215,7 +242,8 @@ class LiveView:
     def evaluation(self, step: int, result: Mapping[str, float]) -> None:
         """An evaluation is done."""
         with self._lock:
-            self._progress.evaluation = (step, result["reward"])
+            found = list(scores(result).values())
+            self._progress.evaluation = (step, found[0]) if found else self._progress.evaluation
         self.message(evaluation_line(step, result))
 
     def memory(self, used: int) -> None:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from headway.guard.recorder import PhasePeak
 from headway.plan.ledger import Ledger, Phase, Quantity
+from headway.reports.scores import scores
 from headway.reports.widgets import NARROW, Layouts, Unit, aligned, duration
 from headway.units import format_bytes
 
@@ -23,6 +24,13 @@ FILES = {
     "checkpoints": "to go on from",
 }
 """What a reader looks for first in the output directory."""
+
+FILES_WITHOUT_REWARDS = {
+    "reward.log": "what could not be scored, with tracebacks",
+    "summary.json": "how it ended",
+    "recording.jsonl": "measured memory",
+}
+"""The same of a run that stopped because its answers could not be scored."""
 
 
 class _Row(Struct, frozen=True):
@@ -106,6 +114,9 @@ def final_summary(summary: Mapping[str, Any]) -> Group:
     """How a run ended: evaluation before and after, steps, time, memory, and where everything is."""
     finished = summary["exit_reason"] == "finished"
     ended = "finished" if finished else f"stopped by {summary['exit_reason']}; the same command resumes"
+    problem = summary.get("problem")
+    if problem is not None:
+        ended = "stopped: most answers could not be scored"
     predicted, measured = summary["peak_predicted_bytes"], summary["peak_measured_bytes"]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(style="bold", no_wrap=True)
@@ -123,7 +134,7 @@ def final_summary(summary: Mapping[str, Any]) -> Group:
     files = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     files.add_column(no_wrap=True)
     files.add_column(overflow="fold")
-    for name, about in FILES.items():
+    for name, about in (FILES if problem is None else FILES_WITHOUT_REWARDS).items():
         if finished or name != "final":
             files.add_row(name, Text(about, style="dim"))
     table.add_row("", files)
@@ -138,18 +149,15 @@ def _failures(counts: Mapping[str, int], first: str | None) -> Text:
 
 
 def _before_after(before: Mapping[str, float] | None, after: Mapping[str, float] | None) -> Text:
-    """Each score of the evaluations, side by side where there are two.
-
-    An evaluation's reward is the answer's own score, without any credit for format, so it is called correct here.
-    """
+    """Each score of the evaluations, side by side where there are two."""
     if before is None and after is None:
         return Text("no evaluation", style="dim")
     text = Text()
-    for score in (name for name in (after or before or {}) if name == "reward" or name.startswith("pass@")):
-        parts = [f"{each[score]:.3f} {when}" for when, each in (("before", before), ("after", after)) if each]
-        name = "correct" if score == "reward" else score
+    for name in scores(before or {}) | scores(after or {}):
+        found = {when: each[name] for when, each in (("before", before), ("after", after)) if each and name in each}
+        parts = [f"{value:.3f} {when}" for when, value in found.items()]
         text.append(f"{'; ' if text else ''}{name} {', '.join(parts)}")
-        if before is not None and after is not None:
-            gain = after[score] - before[score]
+        if len(found) == 2:
+            gain = found["after"] - found["before"]
             text.append(f", {gain:+.3f}", style="bold green" if gain > 0 else "bold red" if gain < 0 else "bold")
     return text

@@ -118,7 +118,7 @@ class SpreadScorer:
     def score(self, items: Sequence[Answer]) -> list[Score]:
         """Rewards 0, 1, 0, 1, ..., after the own scorer has seen the first answers."""
         self._own.score(items[:SCORED])
-        return [Score(float(at % 2), float(at % 2), None) for at in range(len(items))]
+        return [Score(float(at % 2), float(at % 2)) for at in range(len(items))]
 
     def pids(self) -> tuple[int, ...]:
         """The own scorer's processes."""

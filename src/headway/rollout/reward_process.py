@@ -18,6 +18,7 @@ import pickle
 import resource
 import signal
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
@@ -34,6 +35,9 @@ Handler = Callable[[Message], Message]
 PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 NOTE_LENGTH = 200
 TRACE_LINES = 8
+LARGEST = 3.4e38
+"""A reward beyond it is infinite in 32 bits, in which the loss is computed."""
+
 GENERATION_ERRORS = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError)
 
 
@@ -98,7 +102,7 @@ def last_lines(error: BaseException) -> list[str]:
 
 
 def describe(error: BaseException) -> str:
-    """Type and first line of an exception, and the line of code that raised it."""
+    """Type and first line of an exception, and the line that raised it: the user's own, where a library was below."""
     first = next(iter(str(error).splitlines()), "")
     ours = (__file__, importlib.__file__)
     frames = [
@@ -106,7 +110,9 @@ def describe(error: BaseException) -> str:
         for frame in traceback.extract_tb(error.__traceback__)
         if frame.filename not in ours and not frame.filename.startswith("<frozen")
     ]
-    place = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
+    libraries = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    own = [frame for frame in frames if not frame.filename.startswith(libraries)] or frames
+    place = f" ({os.path.basename(own[-1].filename)}:{own[-1].lineno})" if own else ""
     return f"{type(error).__name__}: {first}"[:NOTE_LENGTH] + place
 
 
@@ -214,6 +220,8 @@ def verdict(value: Any) -> Message:
     if inspect.iscoroutine(value):
         value.close()
         return {"failure": "result", "note": "returned a coroutine: not a number; an async function is not awaited"}
+    if value is None:
+        return {"failure": "result", "note": "returned None: not a number; each path of the function must return one"}
     shown = repr(value)[:60]
     if isinstance(value, str):
         return {"failure": "result", "note": f"returned the string {shown}: not a number"}
@@ -222,8 +230,8 @@ def verdict(value: Any) -> Message:
     number = float(value)
     if math.isnan(number):
         return {"failure": "result", "note": "returned NaN"}
-    if not 0 <= number <= 1:
-        return {"failure": "result", "note": f"returned {shown}: outside 0..1"}
+    if not abs(number) <= LARGEST:
+        return {"failure": "result", "note": f"returned {shown}: not finite in 32 bits"}
     return {"value": number}
 
 

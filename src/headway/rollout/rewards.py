@@ -1,4 +1,4 @@
-"""Rewards: how right an answer is, from 0 to 1, and what training adds for its format."""
+"""Rewards: what an answer earns, any finite number, and what training adds for its format."""
 
 import base64
 from collections import Counter
@@ -37,25 +37,27 @@ class Answer:
 
 @dataclass(frozen=True)
 class Score:
-    """What an answer earns, both from 0 to 1.
+    """What an answer earns.
 
-    `reward` is for training; `correct` is the answer's own score, without any credit for format, for evaluation.
-    `note` says why there is no score.
+    `reward` is for training; `score` is the answer's own, without any credit for format, for evaluation. `failure`
+    says what kept it from being scored: a key of `Scorer.failures`, then what happened. There is then no reward if
+    the user's function failed, whose least is not known, or the label; else the score is 0. `note` says why it is 0.
 
-    >>> Score(reward=0.9, correct=1.0, note=None).correct
+    >>> Score(reward=0.9, score=1.0).score
     1.0
     """
 
-    reward: float
-    correct: float
-    note: str | None
+    reward: float | None
+    score: float | None
+    failure: str | None = None
+    note: str | None = None
 
 
 class Scorer(Protocol):
     """Scores answers.
 
     `failures` counts what kept answers from being scored: "exception", "timeout", "died" (the process), "result" (no
-    number from 0 to 1), "label" (not mathematics, with kind = "math"). `first_failure` is the first of them on one
+    finite number), "label" (not mathematics, with kind = "math"). `first_failure` is the first of them on one
     line, as "exception: ZeroDivisionError: division by zero (mine.py:2)".
     """
 
@@ -110,7 +112,10 @@ class Extracted:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A judge's score of one answer; `failure` is a key of `Scorer.failures`, `trace` the end of a traceback."""
+    """A judge's score of one answer; `failure` is a key of `Scorer.failures`, `trace` the end of a traceback.
+
+    With a failure `value` is 0.
+    """
 
     value: float
     note: str | None = None
@@ -152,12 +157,17 @@ class SectionScorer:
     def _one(self, item: Answer) -> Score:
         section = self._section
         found = self._verdict(item)
+        failure = None
         if found.failure is not None:
-            self._failed(found.failure, found.note or "", item.text, found.trace)
+            failure = self._failed(found.failure, found.note or "", item.text, found.trace)
+            # Elsewhere the answer itself was too much for its scorer, and 0 is the least that can be earned.
+            if section.kind == "function" or found.failure == "label":
+                return Score(None, None, failure, found.note)
         # A task's scorer may give an answer some credit for trying; only the full score is a right answer.
-        correct = float(found.value >= 1) if section.kind == "task" else found.value
-        reward = (1 - section.format_weight) * found.value + section.format_weight * self._format(item.text)
-        return Score(reward, correct, found.note)
+        score = float(found.value >= 1) if section.kind == "task" else found.value
+        form, too_long = self._format(item.text)
+        reward = (1 - section.format_weight) * found.value + section.format_weight * form
+        return Score(reward, score, failure or too_long, found.note)
 
     def _verdict(self, item: Answer) -> Verdict:
         section = self._section
@@ -165,28 +175,30 @@ class SectionScorer:
             answer = extract(item.text, section.extract, section.pattern, section.timeout_s)
         except TimeoutError:
             return Verdict(0.0, f"reward.pattern took longer than {section.timeout_s:g} s", "timeout")
-        if answer is None:
+        if answer is None and section.kind != "function":
             return Verdict(0.0, "no answer found")
-        return self._judge.judge(Extracted(item.problem, answer, item.text))
+        # 0 may be more than a function gives for a wrong answer, so it is asked about no answer too
+        return self._judge.judge(Extracted(item.problem, answer or "", item.text))
 
-    def _format(self, text: str) -> float:
+    def _format(self, text: str) -> tuple[float, str | None]:
+        """1 where the format is right, else 0; and the failure where its pattern took too long."""
         pattern = self._section.format_pattern
         if pattern is None or self._section.format_weight == 0:
-            return 0.0
+            return 0.0, None
         try:
-            return float(matches_whole(text.strip(), pattern, self._section.timeout_s))
+            return float(matches_whole(text.strip(), pattern, self._section.timeout_s)), None
         except TimeoutError:
             note = f"reward.format_pattern took longer than {self._section.timeout_s:g} s"
-            self._failed("timeout", note, text)
-            return 0.0
+            return 0.0, self._failed("timeout", note, text)
 
-    def _failed(self, failure: str, note: str, response: str, trace: Sequence[str] = ()) -> None:
-        """Count a failure; the first ones of a kind are written to the log."""
+    def _failed(self, failure: str, note: str, response: str, trace: Sequence[str] = ()) -> str:
+        """Count a failure and put it into words; the first ones of a kind are written to the log."""
         self.failures[failure] += 1
+        told = f"{failure}: {note}"
         if self.first_failure is None:
-            self.first_failure = f"{failure}: {note}"
+            self.first_failure = told
         if self._log is None or self.failures[failure] > LOGGED_FAILURES:
-            return
+            return told
         excerpt = f"{'...' if len(response) > EXCERPT else ''}{response[-EXCERPT:]}"
         lines = [
             f"headway: reward failure, {failure}: {note}",
@@ -197,6 +209,7 @@ class SectionScorer:
             lines.append(f"headway: further failures of the kind {failure} are only counted")
         with self._log.open("a", encoding="utf-8", errors="backslashreplace") as log:
             log.write("\n".join(lines) + "\n")
+        return told
 
 
 class ExactJudge:
@@ -245,7 +258,7 @@ class RegexJudge:
 
 
 class ProcessJudge:
-    """Asks the reward process; what it does not answer in time scores 0."""
+    """Asks the reward process; what it does not answer in time is a failure."""
 
     def __init__(self, worker: Worker, request: Callable[[Extracted], Message], timeout_s: float) -> None:
         self._worker = worker

@@ -15,6 +15,7 @@ from typing import Literal
 
 from headway.errors import InputError
 from headway.rollout.frames import HEADER, Message, encode
+from headway.rollout.reward_log import RewardLog
 
 START_TIMEOUT_S = 180.0
 """For the imports of a slow disk."""
@@ -43,15 +44,16 @@ class Worker:
     """
 
     def __init__(self, setup: Message, log: Path | None = None, start_timeout_s: float = START_TIMEOUT_S) -> None:
-        """`setup` is the first message; what the process prints goes to the end of `log`, else to stderr.
+        """`setup` is the first message; what the process prints goes to the end of `log`, up to its bound, else to
+        stderr.
 
         `start_timeout_s` bounds each start, its imports included.
         """
         self._setup = setup
         self._start_timeout_s = start_timeout_s
-        self._log = log
+        self._log = None if log is None else RewardLog(log)
         self._process: subprocess.Popen[bytes] | None = None
-        self._finalizer: weakref.finalize[[subprocess.Popen[bytes]], Worker] | None = None
+        self._finalizer: weakref.finalize[[subprocess.Popen[bytes], RewardLog | None], Worker] | None = None
 
     def __enter__(self) -> "Worker":
         return self
@@ -102,24 +104,25 @@ class Worker:
             return None
         if self._finalizer is not None:
             self._finalizer.detach()
-        return _end(process)
+        return _end(process, self._log)
 
     def _spawn(self) -> None:
         command = [sys.executable, "-P", "-m", "headway.rollout.reward_process"]
         environment = os.environ | ENVIRONMENT
-        if self._log is None:
-            self._process = _popen(command, environment, None)
-        else:
-            with self._log.open("ab") as log:
-                self._process = _popen(command, environment, log.fileno())
-        self._finalizer = weakref.finalize(self, _end, self._process)
+        self._process = _popen(command, environment, None if self._log is None else subprocess.PIPE)
+        if self._process.stderr is not None:
+            os.set_blocking(self._process.stderr.fileno(), False)
+        self._finalizer = weakref.finalize(self, _end, self._process, self._log)
 
     def _exchange(self, request: Message, timeout_s: float | None) -> Message:
         """Send and receive. Whatever cuts it short ends the process: its late reply would answer the next request."""
         assert self._process is not None
         try:
+            self._keep_prints(self._process)
             _send(self._process, encode(request))
-            return self._receive(self._process, timeout_s)
+            reply = self._receive(self._process, timeout_s)
+            self._keep_prints(self._process)
+            return reply
         except BrokenPipeError:
             raise self._died(self._process) from None
         except BaseException:
@@ -131,11 +134,19 @@ class Worker:
         source = process.stdout.fileno()
         poll = select.poll()
         poll.register(source, select.POLLIN)
+        prints = None if process.stderr is None else process.stderr.fileno()
+        if prints is not None:
+            poll.register(prints, select.POLLIN)
         end = None if timeout_s is None else time.monotonic() + timeout_s
         received, needed = bytearray(), HEADER.size
         while len(received) < needed:
-            if not poll.poll(None if end is None else max(0.0, end - time.monotonic()) * 1000):
-                raise WorkerLostError("timeout", f"took longer than {timeout_s:g} s")
+            ready = dict(poll.poll(None if end is None else max(0.0, end - time.monotonic()) * 1000))
+            if prints in ready and not self._keep_prints(process):
+                poll.unregister(prints)
+            if source not in ready:
+                if end is not None and time.monotonic() >= end:
+                    raise WorkerLostError("timeout", f"took longer than {timeout_s:g} s")
+                continue
             chunk = os.read(source, 1 << 20)
             if not chunk:
                 raise self._died(process)
@@ -144,10 +155,17 @@ class Worker:
                 needed = HEADER.size + HEADER.unpack_from(received)[0]
         return json.loads(received[HEADER.size :])  # type: ignore[no-any-return]
 
+    def _keep_prints(self, process: subprocess.Popen[bytes]) -> bool:
+        """Move what it printed to the log; False where it can print no more."""
+        if self._log is None or process.stderr is None:
+            return False
+        return self._log.take(process.stderr.fileno())
+
     def _died(self, process: subprocess.Popen[bytes]) -> WorkerLostError:
         """Its pipes close a little before it ends: give it time, so that the cause is its own and not our signal."""
         end = time.monotonic() + EXIT_S
         while not _is_dead(process) and time.monotonic() < end:
+            self._keep_prints(process)
             time.sleep(0.005)
         return WorkerLostError("died", f"died ({_how(self.close())})")
 
@@ -177,14 +195,19 @@ def _is_dead(process: subprocess.Popen[bytes]) -> bool:
     return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
-def _end(process: subprocess.Popen[bytes]) -> int:
+def _end(process: subprocess.Popen[bytes], log: RewardLog | None) -> int:
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.close()
     process.stdout.close()
     with suppress(ProcessLookupError):  # its group exists until it is waited for, so the id is still its own
         os.killpg(process.pid, signal.SIGKILL)
-    return process.wait()
+    code = process.wait()
+    if process.stderr is not None:
+        if log is not None:
+            log.take(process.stderr.fileno())
+        process.stderr.close()
+    return code
 
 
 def _how(code: int | None) -> str:

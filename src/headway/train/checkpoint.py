@@ -207,8 +207,14 @@ def _progress(raw: dict[str, Any]) -> Progress:
     def rows(value: Sequence[Sequence[float]] | None) -> tuple[tuple[float, ...], ...] | None:
         return None if value is None else tuple(tuple(row) for row in value)
 
+    names = {"correct": "score"}  # of older checkpoints
     samples = tuple(
-        Sample(**{key: tuple(value) if isinstance(value, list) else value for key, value in sample.items()})
+        Sample(
+            **{
+                names.get(key, key): tuple(value) if isinstance(value, list) else value
+                for key, value in sample.items()
+            }
+        )
         for sample in raw["rollout"]
     )
     known = {

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from msgspec import to_builtins
@@ -26,13 +26,13 @@ from headway.guard.frame import Action
 from headway.guard.recorder import Recorder
 from headway.plan.ledger import Phase
 from headway.rollout.allocation import asked_bytes, first_line
-from headway.rollout.data import ProblemSet
+from headway.rollout.data import Problem, ProblemSet
 from headway.rollout.engine import Engine, SamplingParams
 from headway.rollout.hf import HfEngine
 from headway.rollout.inputs import enough
 from headway.rollout.kvplan import sequences_in_flight
 from headway.rollout.rewards import Scorer, make_scorer
-from headway.rollout.samples import Sample
+from headway.rollout.samples import Sample, right, share_correct
 from headway.train import checkpoint
 from headway.train.checkpoint import Progress
 from headway.train.content import content_of, held_at_start, model_digests
@@ -49,6 +49,7 @@ from headway.train.record import check_base
 from headway.train.resume import last_of, mark_of, problems_of, restore
 from headway.train.smaller import CAP, KV_BUDGET, sentence, smaller, still, value_of
 from headway.train.stop import Stop
+from headway.train.unscored import heed_failures
 from headway.train.update import Accumulated, Pass
 from headway.train.wall import Wall
 
@@ -97,6 +98,7 @@ class Job:
     stepping: bool = False
     split_in_a_row: int = 0
     told_in_step: int = 0
+    begun_at: int = 0
 
     @property
     def sampling(self) -> SamplingParams:
@@ -170,6 +172,18 @@ class Job:
                 self.save()  # a run that is killed later must not begin again with what was too large
         self.stop.check()
 
+    def heed_failures(self, samples: Sequence[Sample], phase: Phase) -> None:
+        """Warn where half of the answers could not be scored.
+
+        RewardsFailedError where those are most of this process's first step, or all of the evaluation before it.
+        """
+        step = self.progress.step
+        stops: Literal["never", "all", "most"] = "all" if phase is Phase.EVAL else "most"
+        where = f"step {step + 1}" if phase is Phase.ROLLOUT else f"the evaluation after {step} steps"
+        warning = heed_failures(samples, where, self.spec.reward, stops if step == self.begun_at else "never")
+        if warning is not None:
+            self.view.message(warning)
+
     @contextmanager
     def changing_weights(self) -> Iterator[None]:
         """Inside, and after an exception from there, weights and optimizer belong to no step: nothing is saved."""
@@ -225,9 +239,23 @@ class Job:
         self.write_samples(Phase.ROLLOUT, int(record["step"]), samples)
 
     def write_samples(self, phase: Phase, step: int, samples: Sequence[Sample]) -> None:
-        """Keep a few answers to look at."""
-        for sample in samples[: self.spec.output.rollouts]:
-            append(self.folder.rollouts, {"step": step, "phase": phase} | asdict(sample))
+        """Keep a few answers to look at, each beside its problem."""
+        problems = self.problems.held_out if phase is Phase.EVAL else self.problems.train
+        full_known = share_correct(samples) is not None
+        shown = samples[: self.spec.output.rollouts]
+        rows = [sample_row(each, problems[each.prompt], right(each) if full_known else None) for each in shown]
+        for row in rows:
+            append(self.folder.rollouts, {"step": step, "phase": phase} | row)
+        if rows:
+            self.writers.samples(phase, step, rows)
+
+
+def sample_row(sample: Sample, problem: Problem, correct: bool | None) -> dict[str, Any]:
+    """A sample as rollouts.jsonl has it; `prompt` is the problem's text there, `problem` its index."""
+    row = asdict(sample)
+    del row["prompt"], row["text"]
+    shown = {"problem": sample.prompt, "prompt": problem.prompt, "label": problem.label, "response": sample.text}
+    return shown | {"correct": correct} | row
 
 
 @contextmanager
@@ -297,7 +325,8 @@ def open_job(
             engine=engine, scorer=scorer, problems=problems, optimizer=optimizer, recorder=recorder, writers=writers,
             view=view, stop=stop, watch=watch, wall=_wall(spec, device, recorder, scorer),
             longest_answer=longest_answer, longest_allowed=longest_allowed, progress=progress,
-            mark=mark_of(spec, content), seconds_before=progress.seconds, opened_at=time.monotonic(),
+            mark=mark_of(spec, content), begun_at=progress.step, seconds_before=progress.seconds,
+            opened_at=time.monotonic(),
             how=Pass(spec.rollout.temperature or 1.0, spec.train.logprob_chunk, cap, pad or 0, device),
         )  # fmt: skip
 

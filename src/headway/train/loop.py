@@ -3,13 +3,11 @@
 import math
 import time
 
-import torch
-
 from headway.errors import LimitReachedError
 from headway.plan.ledger import Phase
 from headway.rollout.data import prompts_for_step
 from headway.rollout.samples import Sample, collect
-from headway.train.advantage import group_advantages
+from headway.train.advantage import group_advantages, group_rewards
 from headway.train.evaluate import evaluate
 from headway.train.failures import with_retries
 from headway.train.job import Job
@@ -68,13 +66,11 @@ def one_step(job: Job) -> None:
                 samples=spec.rollout.samples, params=job.sampling, seed=spec.train.seed, step=step,
             )  # fmt: skip
             job.stop.check()
+            job.heed_failures(rollout, Phase.ROLLOUT)
             progress.rollout = rollout
 
     samples = progress.rollout
-    advantages = group_advantages(
-        torch.tensor([sample.reward for sample in samples]).view(spec.rollout.prompts, spec.rollout.samples),
-        spec.objective.std_normalise,
-    )
+    advantages = group_advantages(group_rewards(samples, spec.rollout.samples), spec.objective.std_normalise)
     kept = admit(samples, spec.train.cap, job.longest_allowed)
 
     if spec.train.updates > 1 and progress.old_logprobs is None:
@@ -138,9 +134,7 @@ def finish(
     progress = job.progress
     progress.step += 1
     progress.seconds = job.elapsed()
-    record = step_record(
-        progress.step, samples, stats, clock, trained, job.memory_peaks(), job.scorer.failures.total()
-    )
+    record = step_record(progress.step, samples, job.spec.rollout.samples, stats, clock, trained, job.memory_peaks())
     record |= {"lr": lr, "grad_norm": grad_norm, "dropped": too_long + stats.dropped, "time": time.time()}
     job.write_step(record, samples)
     progress.updates = 0

@@ -1,6 +1,7 @@
 """One flat record per step, and where it is written: metrics.jsonl, TensorBoard, Weights & Biases."""
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from statistics import fmean, pstdev
@@ -9,7 +10,8 @@ from typing import Any
 from headway.config.sections import OutputSection
 from headway.errors import InputError
 from headway.plan.ledger import Phase
-from headway.rollout.samples import Sample
+from headway.rollout.samples import Sample, share_correct
+from headway.train.advantage import group_rewards, spread
 from headway.train.loss import LossStats
 from headway.train.output import RunFolder, append
 
@@ -38,26 +40,22 @@ class StepClock:
 def step_record(
     step: int,
     samples: Sequence[Sample],
+    group: int,
     stats: LossStats,
     clock: StepClock,
     trained: int,
     peaks: Mapping[Phase, int],
-    failures: int = 0,
 ) -> dict[str, float]:
     """The documented metrics of a step (docs/train.md lists them). Means are over samples unless they say tokens.
 
-    `trained` counts the prompt and response tokens that went through the backward pass; `failures` the answers that
-    could not be scored since the run was started or resumed, those of evaluations included.
+    Each prompt has a `group` of samples. `trained` counts the prompt and response tokens that went through the
+    backward pass.
     """
-    rewards = [sample.reward for sample in samples]
     answers = [len(sample.response_ids) for sample in samples]
     per_token = 1.0 / max(1.0, stats.tokens)
     return {
         "step": float(step),
-        "reward": fmean(rewards),
-        "reward_std": pstdev(rewards),
-        "correct": fmean(sample.correct for sample in samples),
-        "reward_failures": float(failures),
+        **_rewards(samples, group),
         "answer_tokens": fmean(answers),
         "answer_tokens_max": float(max(answers)),
         "answer_truncated": fmean(sample.finish == "length" for sample in samples),
@@ -77,6 +75,20 @@ def step_record(
     }
 
 
+def _rewards(samples: Sequence[Sample], group: int) -> dict[str, float]:
+    """What the samples earned, those that could not be scored left out; how many those are, by reason."""
+    rewards = [sample.reward for sample in samples if sample.reward is not None]
+    correct = share_correct(samples)
+    failures = Counter(sample.reason for sample in samples if sample.reason is not None)
+    return {
+        **({"reward": fmean(rewards), "reward_std": pstdev(rewards)} if rewards else {}),
+        **({} if correct is None else {"correct": correct}),
+        "frac_reward_zero_std": 1 - fmean(spread(group_rewards(samples, group)).tolist()),
+        "reward_failures": float(failures.total()),
+        **{f"reward_failures/{reason}": float(count) for reason, count in failures.items()},
+    }
+
+
 def _rate(name: str, tokens: int, seconds: float) -> dict[str, float]:
     """Tokens in a second; none where the phase took no time, as after a resume of a step that was partly done.
 
@@ -84,6 +96,10 @@ def _rate(name: str, tokens: int, seconds: float) -> dict[str, float]:
     ({'rollout_tokens_per_s': 128.0}, {})
     """
     return {name: tokens / seconds} if seconds > 0 else {}
+
+
+COLUMNS = ("prompt", "label", "response", "reward", "score", "correct", "failure", "finish")
+"""What trackers show of a sample; the keys are those of rollouts.jsonl."""
 
 
 class Writers:
@@ -103,6 +119,16 @@ class Writers:
         """Write an evaluation."""
         self._send("eval", {"step": float(step)} | dict(result))
 
+    def samples(self, phase: Phase, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Send answers with their prompts and labels, as text to TensorBoard and as a table to Weights & Biases."""
+        if self.tensorboard is not None:
+            self.tensorboard.add_text(f"samples/{phase}", "\n\n---\n\n".join(map(_as_text, rows)), step)
+        if self.wandb is not None:
+            import wandb
+
+            table = wandb.Table(columns=list(COLUMNS), data=[[row[name] for name in COLUMNS] for row in rows])
+            self.wandb.log({f"samples/{phase}": table}, step=step)
+
     def _send(self, group: str, record: Mapping[str, float]) -> None:
         step = int(record["step"])
         values = {f"{group}/{key}": value for key, value in record.items() if key not in ("step", "time")}
@@ -119,6 +145,16 @@ class Writers:
             self.tensorboard.close()
         if self.wandb is not None:
             self.wandb.finish()
+
+
+def _as_text(row: Mapping[str, Any]) -> str:
+    """A sample in Markdown; texts of others are indented, so that nothing in them is taken for markup."""
+    parts = []
+    for name in COLUMNS:
+        if row[name] is not None:
+            lines = "\n".join(f"    {line}" for line in str(row[name]).splitlines()) or "    "
+            parts.append(f"**{name}**\n\n{lines}")
+    return "\n\n".join(parts)
 
 
 def _tensorboard(folder: RunFolder) -> Any:

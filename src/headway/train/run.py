@@ -12,7 +12,7 @@ from headway.config.accept import Accept
 from headway.config.load import dump
 from headway.config.sections import RunSpec
 from headway.config.source import ModelSource
-from headway.errors import InputError
+from headway.errors import InputError, RewardsFailedError
 from headway.facts.machine import Machine
 from headway.guard.recorder import PhasePeak
 from headway.plan.ledger import Ledger, Phase
@@ -24,6 +24,9 @@ from headway.train.output import RunFolder, write_text
 from headway.train.record import record_of
 from headway.train.resume import claim
 from headway.train.stop import Stop, on_signals
+
+REWARDS_FAILED = "failed rewards"
+"""The `exit_reason` of a run whose first answers could not be scored; its `problem` says why."""
 
 
 def run(
@@ -55,7 +58,11 @@ def run(
         ) as job:  # fmt: skip
             write_text(folder.runspec, dump(spec))
             write_text(folder.plan, plan_json)
-            reason = loop.train(job)
+            problem = None
+            try:
+                reason = loop.train(job)
+            except RewardsFailedError as error:
+                reason, problem = REWARDS_FAILED, str(error)
             if reason == "finished":
                 digests, step = job.mark["content"]["model"], job.progress.step
 
@@ -64,9 +71,11 @@ def run(
                     save_model(model, tokenizer, to, record)
 
                 final_folder(job, save)
-            else:
+            elif problem is None:
                 view.message(f"{reason}: saved after step {job.progress.step}; the same command resumes the run")
-            summary = summarise(job, reason, ledger)
+            summary = summarise(job, reason, ledger) | {"problem": problem}
+            if problem is not None and not job.progress.step:
+                folder.evaluations.unlink(missing_ok=True)  # the mended reward's is the one to compare with
         write_text(folder.summary, json.dumps(summary, indent=1) + "\n")
     return summary
 

@@ -81,6 +81,30 @@ def test_failed_rewards_are_told_in_both_views() -> None:
     assert row(shown(progress, 80), "answers").endswith("1,234 rewards failed")
 
 
+def test_groups_with_equal_rewards_and_a_step_without_training_are_explained() -> None:
+    progress = progress_after(3)
+    assert "equal" not in step_line(progress)
+    progress.take_step(METRICS | {"frac_reward_zero_std": 0.25, "trained_tokens": 900.0}, 40.0)
+    assert "25% of groups with equal rewards" in step_line(progress)
+    assert "25% of groups with equal rewards" in row(shown(progress, 120), "reward")
+    assert "train 1,203/s  kl" in step_line(progress)
+    nothing = {"frac_reward_zero_std": 1.0, "trained_tokens": 0.0, "train_tokens_per_s": 0.0}
+    progress.take_step(METRICS | nothing, 50.0)
+    assert "train 0/s (all groups had equal rewards: nothing to learn from)" in step_line(progress)
+    penalty_trains = nothing | {"trained_tokens": 900.0, "train_tokens_per_s": 90.0}
+    progress.take_step(METRICS | penalty_trains, 60.0)
+    assert "nothing to learn from" not in step_line(progress)
+
+
+def test_a_step_without_any_reward_has_a_line() -> None:
+    progress = progress_after(3)
+    unscored = {name: value for name, value in METRICS.items() if not name.startswith(("reward", "correct"))}
+    progress.take_step(unscored | {"reward_failures": 64.0}, 40.0)
+    assert "reward -  23.1 tokens" in step_line(progress)
+    assert "64 rewards failed" in step_line(progress)
+    assert row(shown(progress, 80), "reward").endswith(" -")
+
+
 def test_memory_bar_is_drawn_to_scale() -> None:
     """24 cells for 4 GiB: 2 GiB now fill 12, the peak of 2.5 GiB 15, and 3 GiB predicted are marked at 18."""
     progress = progress_after(1)
@@ -119,7 +143,7 @@ def test_plain_view_writes_a_line_a_step_and_one_an_evaluation() -> None:
         view.phase(Phase.ROLLOUT, 2)
         view.memory(GIB)
         view.step(METRICS)
-        view.evaluation(2, {"reward": 0.25, "problems": 200.0, "pass@4": 0.5, "answer_tokens": 9.0})
+        view.evaluation(2, {"reward": 0.25, "correct": 0.25, "problems": 200.0, "pass@4": 0.5, "answer_tokens": 9.0})
     assert stream.getvalue().splitlines() == [
         "resuming from step-1",
         "step 2/2  reward 0.512  correct 0.470  23.1 tokens  2% cut off  rollout 412/s  train 1,203/s  "
@@ -145,7 +169,7 @@ def test_live_view_redraws_below_what_scrolls_by() -> None:
         for step in (1, 2, 3):
             view.phase(Phase.ROLLOUT, step)
             view.step(METRICS | {"step": float(step)})
-        view.evaluation(3, {"reward": 0.75})
+        view.evaluation(3, {"reward": 0.75, "correct": 0.75})
     text = Text.from_ansi(stream.getvalue()).plain
     assert "a note in [brackets]" in text
     assert "evaluation after 3 steps: correct 0.750" in text

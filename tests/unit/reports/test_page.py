@@ -19,6 +19,7 @@ from headway.reports.page import files
 from headway.reports.page.build import Run, build, read_run
 from headway.reports.page.charts import chart_data
 from headway.reports.page.curves import read_metrics
+from headway.reports.page.ending import gain_words
 from headway.reports.page.html import page_html
 from headway.reports.page.recording import BOUND, GROUP, NODE, NOW, PLANNED, TREE, read_recording
 from headway.reports.page.records import Band, Ceiling, Curve, Doctor, Page, PoolChart
@@ -288,6 +289,39 @@ class TestMetrics:
         assert [chart.title for chart in found.charts] == ["Reward"]
         assert found.charts[0].curves[0].points == ((3.0, 0.25),)
         assert (found.bad, found.steps) == (2, 3)
+
+
+class TestSamples:
+    def test_a_sample_stands_beside_its_problem(self, folder):
+        new = {
+            "step": 61,
+            "phase": "rollout",
+            "prompt": "2 + 2 = <b>",
+            "label": "4",
+            "response": "22",
+            "finish": "stop",
+        }
+        failed = new | {"response": "?", "reward": None, "failure": "exception: ValueError: no (mine.py:3)"}
+        append(folder / "rollouts.jsonl", new | {"reward": -1.5, "failure": None}, failed)
+        page = build(read_run(folder))
+        shown = [(each.prompt, each.label, each.text, each.reward, each.failure) for each in page.samples[-2:]]
+        assert shown == [
+            ("2 + 2 = <b>", "4", "22", -1.5, ""),
+            ("2 + 2 = <b>", "4", "?", None, "exception: ValueError: no (mine.py:3)"),
+        ]
+        assert "2 + 2 = &lt;b&gt;" in page_html(page)
+
+    def test_samples_of_older_versions_have_no_problem(self, folder):
+        old = {"step": 61, "phase": "rollout", "prompt": 7, "text": "so 4", "reward": 1.0, "finish": "stop"}
+        append(folder / "rollouts.jsonl", old)
+        last = build(read_run(folder)).samples[-1]
+        assert (last.prompt, last.label, last.text) == ("", "", "so 4")
+
+    def test_a_held_out_reward_is_no_percentage(self):
+        before, after = {"step": 0, "reward": -0.4}, {"step": 9, "reward": 1.2}
+        assert "mean reward: -0.400 before, 1.200 after" in gain_words(read_metrics([], [before, after]))
+        right = [row | {"reward": 0.25, "correct": 0.25} for row in (before, after)]
+        assert "correct: 25.0% before, 25.0% after" in gain_words(read_metrics([], right))
 
 
 class TestFolder:

@@ -217,8 +217,9 @@ def test_refusal_says_where_nothing_makes_it_fit() -> None:
 
 def summary(**changed: Any) -> dict[str, Any]:
     return {
-        "steps": 60, "seconds": 312.4, "exit_reason": "finished", "eval_before": {"reward": 0.25},
-        "eval_after": {"reward": 0.625}, "peak_predicted_bytes": 3040 * MIB, "peak_measured_bytes": 2900 * MIB,
+        "steps": 60, "seconds": 312.4, "exit_reason": "finished", "eval_before": {"reward": 0.25, "correct": 0.25},
+        "eval_after": {"reward": 0.625, "correct": 0.625}, "peak_predicted_bytes": 3040 * MIB,
+        "peak_measured_bytes": 2900 * MIB,
         "phases": {
             "rollout": {"measured_bytes": 1700 * MIB}, "train": {"measured_bytes": 2900 * MIB},
         },
@@ -274,9 +275,25 @@ def test_final_summary_of_a_run_that_was_stopped() -> None:
 
 
 def test_final_summary_of_several_samples_shows_pass_at_k() -> None:
-    before, after = {"reward": 0.25, "pass@4": 0.5}, {"reward": 0.5, "pass@4": 0.75}
+    before = {"reward": 0.25, "correct": 0.25, "pass@4": 0.5}
+    after = {"reward": 0.5, "correct": 0.5, "pass@4": 0.75}
     lines = shown(final_summary(summary(eval_before=before, eval_after=after)), 120)
     assert "pass@4 0.500 before, 0.750 after, +0.250" in row(lines, "held out")
+
+
+def test_rewards_beyond_0_to_1_are_called_rewards() -> None:
+    told = summary(eval_before={"reward": -0.4}, eval_after={"reward": 1.25})
+    assert row(shown(final_summary(told)), "held out") == "held out  reward -0.400 before, 1.250 after, +1.650"
+    partial = summary(eval_before={"reward": 0.5, "correct": 0.25}, eval_after=None)
+    assert row(shown(final_summary(partial)), "held out") == "held out  correct 0.250 before; reward 0.500 before"
+
+
+def test_final_summary_of_failed_rewards_says_so_and_leads_to_the_log() -> None:
+    failed = summary(exit_reason="failed rewards", problem="why", eval_before=None, eval_after=None)
+    lines = shown(final_summary(failed))
+    assert row(lines, "run").endswith("stopped: most answers could not be scored")
+    assert any(text.strip().startswith("reward.log ") for text in lines)
+    assert not any("finished" in text or "checkpoints" in text for text in lines)
 
 
 def test_final_summary_tells_of_failed_rewards_and_dropped_prompts() -> None:

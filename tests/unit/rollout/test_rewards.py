@@ -16,6 +16,7 @@ import pytest
 
 from headway.config.sections import DataSection, RewardSection
 from headway.errors import InputError
+from headway.rollout import reward_log
 from headway.rollout.data import Problem
 from headway.rollout.rewards import Answer, Score, Scorer, make_scorer
 from headway.rollout.tasks import draw_records
@@ -31,8 +32,8 @@ def scores(scorer: Scorer, texts: Sequence[str], label: str = "7") -> list[Score
     return scorer.score([Answer(problem(label), text) for text in texts])
 
 
-def corrects(scorer: Scorer, texts: Sequence[str], label: str = "7") -> list[float]:
-    return [score.correct for score in scores(scorer, texts, label)]
+def corrects(scorer: Scorer, texts: Sequence[str], label: str = "7") -> list[float | None]:
+    return [score.score for score in scores(scorer, texts, label)]
 
 
 def gone(pid: int) -> bool:
@@ -65,7 +66,7 @@ def test_format_earns_its_share_in_training_and_nothing_in_evaluation() -> None:
         make_scorer(section, FILE), [" Answer: 7\n", "Answer: 8", "so 7", "Answer: nine"]
     )
     assert [both.reward, form.reward, right.reward, none.reward] == [1.0, 0.25, 0.75, 0.0]
-    assert [both.correct, form.correct, right.correct, none.correct] == [1, 0, 1, 0]
+    assert [both.score, form.score, right.score, none.score] == [1, 0, 1, 0]
 
 
 def test_regex_labels_match_whole() -> None:
@@ -135,12 +136,12 @@ def test_a_task_is_scored_by_its_own_scorer_in_the_process() -> None:
         full, tried, endless, again = scorer.score(
             [Answer(countdown, text) for text in (with_entry.label, "1 + 1", "9**9**9**9", with_entry.label)]
         )
-        assert (full.reward, full.correct) == (1, 1)
+        assert (full.reward, full.score) == (1, 1)
         assert 0 < tried.reward < 0.1  # the scorer's credit for trying is no right answer
-        assert tried.correct == 0
+        assert tried.score == 0
         # The scorer runs the answer as Python: it hangs a process of its own, not the trainer.
         assert (endless.reward, scorer.failures) == (0, {"timeout": 1})
-        assert again.correct == 1
+        assert again.score == 1
         assert scorer.pids() != first
         with pytest.raises(InputError, match=r"is not from data\.task"):
             scorer.check([problem()])
@@ -235,10 +236,10 @@ def test_a_function_gets_prompt_answer_label_and_response(functions: Callable[..
     assert corrects(scorer, ["so \ud83d\n7", "so 7"], "seven") == [1, 0]  # a lone surrogate arrives as it is
 
 
-def test_a_function_gives_any_number_from_0_to_1(functions: Callable[..., Scorer]) -> None:
+def test_a_function_gives_any_finite_number(functions: Callable[..., Scorer]) -> None:
     scorer = functions()
     answers = ["same 7", "same 8", "eval 0.25", "eval __import__('fractions').Fraction(1, 2)", "read"]
-    assert corrects(scorer, answers) == [1, 0, 0.25, 0.5, 1]
+    assert corrects(scorer, [*answers, "eval -1", "eval 2.5", "eval -1e9"]) == [1, 0, 0.25, 0.5, 1, -1, 2.5, -1e9]
     assert not scorer.failures
 
 
@@ -248,12 +249,12 @@ def test_a_function_gives_any_number_from_0_to_1(functions: Callable[..., Scorer
         ("raise", "exception", r"ValueError: bad answer \(own_rewards.py:13\)"),
         ("eval sys.exit(3)", "exception", r"SystemExit: 3 .*"),
         ("eval float('nan')", "result", "returned NaN"),
-        ("eval 1.5", "result", r"returned 1\.5: outside 0\.\.1"),
-        ("eval float('-inf')", "result", r"returned -inf: outside 0\.\.1"),
+        ("eval float('-inf')", "result", r"returned -inf: not finite in 32 bits"),
+        ("eval 1e300", "result", r"returned 1e\+300: not finite in 32 bits"),
         ("eval '1'", "result", "returned the string '1': not a number"),
         ("coroutine", "result", "returned a coroutine: not a number; an async function is not awaited"),
         ("eval [1]", "result", r"returned \[1\]: not a number"),
-        ("none", "result", "returned None: not a number"),
+        ("none", "result", "returned None: not a number; each path of the function must return one"),
     ],
 )
 def test_what_is_no_score_counts_as_a_failure(
@@ -262,10 +263,11 @@ def test_what_is_no_score_counts_as_a_failure(
     scorer = functions()
     before = scorer.pids()
     failed, after = scores(scorer, [answer, "same 7"])
-    assert (failed.reward, failed.correct, after.correct) == (0, 0, 1)
+    assert (failed.reward, failed.score, after.score) == (None, None, 1)
     assert scorer.failures == {failure: 1}
     assert failed.note is not None
     assert re.fullmatch(note, failed.note), failed.note
+    assert failed.failure == f"{failure}: {failed.note}"
     assert scorer.pids() == before
 
 
@@ -295,7 +297,7 @@ def test_a_process_that_dies_is_started_again(functions: Callable[..., Scorer], 
     scorer = functions()
     (before,) = scorer.pids()
     failed, after = scores(scorer, [answer, "same 7"])
-    assert (failed.reward, failed.note, after.correct) == (0, note, 1)
+    assert (failed.reward, failed.note, after.score) == (None, note, 1)
     assert scorer.failures == {"died": 1}
     assert scorer.pids() != (before,)
     assert gone(before)
@@ -314,7 +316,7 @@ def test_a_function_that_hangs_is_ended_with_its_children(functions: Callable[..
     start = time.monotonic()
     failed, after = scores(scorer, [f"child {tmp_path / 'pid'}", "same 7"])
     assert time.monotonic() - start < 20
-    assert (failed.reward, failed.note, after.correct) == (0, "took longer than 1 s", 1)
+    assert (failed.reward, failed.note, after.score) == (None, "took longer than 1 s", 1)
     assert scorer.failures == {"timeout": 1}
     child = int((tmp_path / "pid").read_text())
     assert wait_until(lambda: gone(child))
@@ -326,7 +328,7 @@ def test_the_limit_holds_for_each_answer_not_for_all(functions: Callable[..., Sc
 
 def test_memory_is_limited(functions: Callable[..., Scorer]) -> None:
     scorer = functions(memory=100 << 20)
-    assert corrects(scorer, [f"allocate {20 << 20}", f"allocate {200 << 20}", "same 7"]) == [1, 0, 1]
+    assert corrects(scorer, [f"allocate {20 << 20}", f"allocate {200 << 20}", "same 7"]) == [1, None, 1]
     assert scorer.failures == {"exception": 1}
 
 
@@ -466,5 +468,48 @@ def test_a_function_is_found_in_the_current_directory(tmp_path: Path, monkeypatc
     scorer = make_scorer(RewardSection(kind="function", function="here_rewards:score"), FILE)
     try:
         assert corrects(scorer, ["anything"]) == [1]
+    finally:
+        scorer.close()
+
+
+def test_a_log_is_bounded_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reward_log, "LARGEST_LOG", 1 << 20)
+    (tmp_path / "talks.py").write_text(
+        "def score(prompt, answer, label, response):\n    print('x' * (int(answer) << 10))\n    return -1.0\n"
+    )
+    section = RewardSection(kind="function", function="talks:score", timeout_s=20)
+    scorer = make_scorer(section, FILE, [tmp_path], tmp_path / "log")
+    try:
+        assert corrects(scorer, ["3"]) == [-1]
+        assert (tmp_path / "log").read_text() == "x" * 3072 + "\n"
+        assert corrects(scorer, ["5000", "5000", "1"]) == [-1] * 3  # what is not kept stops no one
+    finally:
+        scorer.close()
+    text = (tmp_path / "log").read_text()
+    assert text.endswith("headway: this file has 1.0 MiB; later prints are not kept\n")
+    assert text.count("headway:") == 1
+    assert len(text) < (1 << 20) + 100
+
+
+def test_no_answer_is_for_the_function_to_judge(tmp_path: Path) -> None:
+    (tmp_path / "judges.py").write_text(
+        "def score(prompt, answer, label, response):\n    return 2 if answer else -3\n"
+    )
+    section = RewardSection(kind="function", function="judges:score", extract="last-number")
+    scorer = make_scorer(section, FILE, [tmp_path], tmp_path / "log")
+    try:
+        assert corrects(scorer, ["it is 7", "none"]) == [2, -3]
+    finally:
+        scorer.close()
+
+
+def test_a_format_has_its_own_part_whatever_the_range(tmp_path: Path) -> None:
+    (tmp_path / "ranges.py").write_text("def score(prompt, answer, label, response):\n    return float(answer)\n")
+    section = RewardSection(
+        kind="function", function="ranges:score", extract="last-number", format_pattern="A: .*", format_weight=0.25
+    )
+    scorer = make_scorer(section, FILE, [tmp_path], tmp_path / "log")
+    try:
+        assert [score.reward for score in scores(scorer, ["A: 2", "2", "A: -1", "-1"])] == [1.75, 1.5, -0.5, -0.75]
     finally:
         scorer.close()

@@ -33,3 +33,19 @@ def test_equal_groups_are_zero_beside_a_mixed_one_and_do_not_touch_it():
     found = group_advantages(rewards, True)
     assert torch.equal(found, torch.cat([torch.zeros(50, 7), group_advantages(mixed, True)]))
     assert found[-1, -1] > 2
+
+
+@pytest.mark.parametrize("std_normalise", [False, True])
+def test_an_answer_without_a_reward_is_left_out_of_its_group(std_normalise):
+    nan = float("nan")
+    rewards = torch.tensor([[-1.0, nan, 2.0, 0.5], [nan, nan, nan, 3.0], [nan] * 4, [-2.0, -2.0, nan, -2.0]])
+    found = group_advantages(rewards, std_normalise)
+    without = group_advantages(torch.tensor([[-1.0, 2.0, 0.5]]), std_normalise)[0]
+    torch.testing.assert_close(found[0], torch.stack([without[0], torch.tensor(0.0), without[1], without[2]]))
+    assert torch.equal(found[1:], torch.zeros(3, 4))
+
+
+def test_advantages_follow_differences_alone_wherever_rewards_lie():
+    rewards = torch.tensor([[0.0, 1.0, 0.25, 1.0]], dtype=torch.float64)
+    shifted = group_advantages(rewards * 300 - 1e6, std_normalise=True)
+    torch.testing.assert_close(shifted, group_advantages(rewards, std_normalise=True), rtol=1e-5, atol=0)

@@ -1,3 +1,5 @@
+import json
+import zlib
 from pathlib import Path
 
 import pytest
@@ -141,3 +143,23 @@ def test_another_models_parameters_are_refused(tmp_path: Path) -> None:
         checkpoint.read_parameters(folder, {"a": torch.zeros(5, 3)})
     with pytest.raises(InputError, match=r"a is torch.float32 \(5, 3\), the run has torch.float32 \(3, 5\)"):
         checkpoint.read_parameters(folder, parameters() | {"a": torch.zeros(3, 5)})
+
+
+def test_an_answer_without_a_reward_comes_back_as_it_was(tmp_path: Path) -> None:
+    failed = Sample(7, 1, (1, 2), (4,), (-2.5,), "4", "stop", None, None, "exception: ValueError: no (mine.py:3)")
+    place = Progress(step=1, rollout=(failed,))
+    folder = checkpoint.save(tmp_path, place, IDENTITY, parameters(), optimizer(), keep=1)
+    assert checkpoint.load(folder).progress == place
+
+
+def test_samples_of_an_older_version_are_read(tmp_path: Path) -> None:
+    folder = save(tmp_path)
+    rollout, state = folder / "rollout.json", folder / "state.json"
+    text = rollout.read_text()
+    older = text.replace('"score": 0.0, "failure": null', '"correct": 0.0')
+    assert older != text
+    rollout.write_text(older)
+    found = json.loads(state.read_text())
+    found["files"]["rollout.json"] = {"bytes": len(rollout.read_bytes()), "crc32": zlib.crc32(rollout.read_bytes())}
+    state.write_text(json.dumps(found))
+    assert checkpoint.load(folder).progress == progress()

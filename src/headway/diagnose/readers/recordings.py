@@ -81,6 +81,8 @@ def _summed_up(path: Path) -> str:
     reason = found.get("exit_reason") if isinstance(found, dict) else None
     if reason == "finished":
         return "The run finished: nothing ended it early."
+    if reason == "failed rewards":
+        return "Most answers could not be scored, and the run stopped at once."
     if reason == "guard":
         return "headway's guard stopped the run at a limit, with a checkpoint to go on from."
     return f"{reason} asked the run to stop, and it saved a checkpoint." if isinstance(reason, str) else ""

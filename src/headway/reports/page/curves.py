@@ -29,7 +29,7 @@ class _Chart(Struct, frozen=True):
 CHARTS = (
     _Chart(
         "Reward", "", (_Series("reward", "reward"), _Series("correct", "correct")),
-        (_Series("reward", "held out, correct"),),
+        (_Series("correct", "held out, correct"), _Series("reward", "held out, reward")),
     ),
     _Chart(
         "Answer length", "tokens", (_Series("answer_tokens", "mean"), _Series("answer_tokens_max", "longest")),
@@ -45,6 +45,8 @@ CHARTS = (
         (_Series("seconds", "step"), _Series("seconds_rollout", "rollout"), _Series("seconds_train", "train"),
          _Series("seconds_score", "score")),
     ),
+    _Chart("Groups with equal rewards", "%", (_Series("frac_reward_zero_std", "nothing to learn from", 100.0),)),
+    _Chart("Answers that could not be scored", "", (_Series("reward_failures", "failed rewards"),)),
     _Chart("Gradient norm", "", (_Series("grad_norm", "before clipping"),)),
     _Chart("Divergence from the reference", "nats a token", (_Series("kl", "KL"),)),
     _Chart("Entropy", "nats a token", (_Series("entropy", "entropy"),)),
@@ -117,13 +119,20 @@ def samples(rows: Iterable[Mapping[str, Any]]) -> tuple[Sample, ...]:
     found = [
         Sample(
             step=size_of(row.get("step")) or 0, phase=str(row.get("phase"))[:40], reward=number(row.get("reward")),
-            finish=str(row.get("finish"))[:40], text=cut(row["text"]),
+            finish=str(row.get("finish"))[:40], text=cut(text), prompt=_text(row, "prompt"),
+            label=_text(row, "label"), failure=_text(row, "failure"),
         )
         for row in rows
-        if isinstance(row.get("text"), str)
+        if isinstance(text := row.get("response", row.get("text")), str)
     ]  # fmt: skip
     chosen = [each for each in found if each.phase == "rollout"] or found
     return tuple(chosen if len(chosen) <= 2 * SAMPLES else [*chosen[:SAMPLES], *chosen[-SAMPLES:]])
+
+
+def _text(row: Mapping[str, Any], key: str) -> str:
+    """A text of a row, cut; empty where there is none, as in rows of older versions."""
+    found = row.get(key)
+    return cut(found) if isinstance(found, str) else ""
 
 
 def cut(text: str, most: int = SAMPLE_TEXT) -> str:

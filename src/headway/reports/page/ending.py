@@ -11,6 +11,8 @@ from headway.reports.page.records import Comparison, Doctor, Ending, History, Po
 from headway.reports.widgets import duration
 from headway.units import format_bytes
 
+MOST_SAID = 1000
+"""Characters of a run's own words on its end."""
 DISK = "disk"
 """How the names of pools begin that are no memory."""
 CLOSE = 0.9
@@ -40,6 +42,9 @@ def train_ending(
         if reason == "finished":
             sentence = f"Finished: {done}{time}. {memory}{guard_words(history)}{gain}"
             return Ending("finished", "good", sentence.strip(), bad=False)
+        if summary.get("problem") is not None:
+            sentence = f"Stopped after {done}{time}: {str(summary['problem'])[:MOST_SAID]}"
+            return Ending("failed", "bad", sentence, bad=True)
         known = reason in ("guard", "SIGINT")  # the guard's reason is in its actions, and Ctrl-C is the user's own
         reason = "the guard" if reason == "guard" else reason
         stopped = f"Stopped by {reason} after {done}{time}; the same command resumes it. "
@@ -122,14 +127,28 @@ def guard_words(history: History | None) -> str:
 
 def gain_words(metrics: Metrics) -> str:
     """What evaluations say of the gain."""
-    if len(metrics.evaluations) < 2:
+    found = _held_out(metrics)
+    if found is None:
         return ""
-    before, after = (each.get("reward") for each in (metrics.evaluations[0], metrics.evaluations[-1]))
-    return (
-        ""
-        if before is None or after is None
-        else f"Held-out answers correct: {before:.1%} before, {after:.1%} after."
-    )
+    name, before, after = found
+    about = "answers correct" if name == "correct" else "answers, mean reward"
+    return f"Held-out {about}: {_shown(name, before)} before, {_shown(name, after)} after."
+
+
+def _held_out(metrics: Metrics) -> tuple[str, float, float] | None:
+    """What the first and the last evaluation both have, and its two values: `correct`, else `reward`."""
+    if len(metrics.evaluations) < 2:
+        return None
+    first, last = metrics.evaluations[0], metrics.evaluations[-1]
+    for name in ("correct", "reward"):
+        before, after = number(first.get(name)), number(last.get(name))
+        if before is not None and after is not None:
+            return name, before, after
+    return None
+
+
+def _shown(name: str, value: float) -> str:
+    return f"{value:.1%}" if name == "correct" else f"{value:.3f}"
 
 
 def share(used: int, limit: int) -> str:
@@ -198,10 +217,10 @@ def _planned(compared: Comparison) -> list[Tile]:
 
 
 def _scores(metrics: Metrics) -> list[Tile]:
-    if len(metrics.evaluations) >= 2:
-        before, after = (number(each.get("reward")) for each in (metrics.evaluations[0], metrics.evaluations[-1]))
-        if before is not None and after is not None:
-            tone: Tone = "good" if after > before else "warn" if after < before else "plain"
-            return [Tile("held out, correct", f"{after:.1%}", f"{before:.1%} before", tone)]
+    found = _held_out(metrics)
+    if found is not None:
+        name, before, after = found
+        tone: Tone = "good" if after > before else "warn" if after < before else "plain"
+        return [Tile(f"held out, {name}", _shown(name, after), f"{_shown(name, before)} before", tone)]
     reward = metrics.last.get("reward")
     return [] if reward is None else [Tile("reward", f"{reward:.3f}", "in the last step")]

@@ -12,6 +12,7 @@ from headway.reports.page.charts import chart_data
 from headway.reports.page.escape import escaped, script_json
 from headway.reports.page.records import Doctor, History, Page, PoolChart, Sample, Tile
 from headway.reports.page.tables import (
+    Cell,
     action_table,
     clock,
     comparison_table,
@@ -197,15 +198,22 @@ def _plan(page: Page) -> Iterator[str]:
 
 
 def _samples(samples: tuple[Sample, ...]) -> str:
-    head = [num("step"), ("phase", ""), num("reward"), ("ended by", ""), ("answer", "")]
+    names = ("ended by", "prompt", "right answer", "answer")
+    head = [num("step"), ("phase", ""), num("reward"), *((name, "") for name in names)]
     rows = [
         [
-            num(str(each.step)), words(each.phase), num("–" if each.reward is None else f"{each.reward:.3f}"),
-            words(each.finish), (f"<pre>{escaped(each.text.strip(chr(10)), 1400)}</pre>", ""),
+            num(str(each.step)), words(each.phase),
+            words(each.failure or "–") if each.reward is None else num(f"{each.reward:.3f}"),
+            words(each.finish), _pre(each.prompt), _pre(each.label), _pre(each.text),
         ]
         for each in samples
     ]  # fmt: skip
     return table(head, rows, "samples")
+
+
+def _pre(text: str) -> Cell:
+    """A cell that keeps the lines of a text."""
+    return f"<pre>{escaped(text.strip(chr(10)), 1400)}</pre>" if text else "–", ""
 
 
 def _command(history: History) -> Iterator[str]:

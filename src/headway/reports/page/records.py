@@ -154,13 +154,19 @@ class Ending(Struct, frozen=True):
 
 
 class Sample(Struct, frozen=True):
-    """An answer of the model, cut to a readable length."""
+    """An answer of the model beside its problem, each text cut to a readable length; empty where it is not known.
+
+    `failure` says why there is no reward.
+    """
 
     step: int
     phase: str
     reward: float | None
     finish: str
     text: str
+    prompt: str = ""
+    label: str = ""
+    failure: str = ""
 
 
 class FileRow(Struct, frozen=True):
