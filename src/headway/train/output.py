@@ -11,6 +11,7 @@ reward.log        what reward code printed
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,8 @@ from headway.config.load import load
 from headway.config.resume import changes, flat, identity
 from headway.config.sections import RunSpec
 from headway.errors import InputError
+
+SHOW_CURSOR = b"\x1b[?25h"
 
 
 class RunFolder:
@@ -89,6 +92,16 @@ class RunFolder:
             yield
         finally:
             os.close(handle)
+
+    def leave(self) -> None:
+        """Before this process ends at once: take away what it is writing under a temporary name, and give a terminal
+        its cursor back, which a live view hides."""
+        for path in (*self.root.glob(f".*.{os.getpid()}.tmp"), *self.checkpoints.glob(f".*.{os.getpid()}.tmp")):
+            shutil.rmtree(path, ignore_errors=True)
+        for stream in (1, 2):
+            if os.isatty(stream):
+                os.write(stream, SHOW_CURSOR)
+                break
 
     def started(self) -> bool:
         """Whether the run in it has anything that a resume would go on from."""

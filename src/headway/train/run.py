@@ -10,7 +10,7 @@ from typing import Any
 from headway.config.load import dump
 from headway.config.sections import RunSpec
 from headway.config.source import ModelSource
-from headway.errors import InputError
+from headway.errors import InputError, StoppedError
 from headway.facts.machine import Machine
 from headway.guard.recorder import PhasePeak
 from headway.plan.ledger import Ledger, Phase
@@ -19,7 +19,7 @@ from headway.train.guard import Guarded
 from headway.train.job import Job, View, final_folder, open_job
 from headway.train.model import prepare, save_model
 from headway.train.output import RunFolder, write_text
-from headway.train.stop import Stop, on_signals
+from headway.train.stop import Stop, StopRequested, on_signals
 
 
 def run(
@@ -40,13 +40,14 @@ def run(
     folder = RunFolder(spec.output.dir)
     changed = folder.claim(spec)
     stop = Stop()
-    with opened(folder), on_signals(stop):
+    with opened(folder), on_signals(stop, view.notice, folder.leave), nothing_to_save(stop):
         if not folder.started():
             write_text(folder.runspec, dump(spec))
         source = prepare(source, view.message)
         with open_job(
             spec, source, machine, expected_peaks(ledger), guarded(spec, ledger), longest_allowed, folder, view, stop
         ) as job:
+            stop.at_once = False  # the loop saves what is done
             for change in changed:
                 view.message(f"changed since the run last started: {change}")
             write_text(folder.runspec, dump(spec))
@@ -62,17 +63,31 @@ def run(
 
 
 @contextmanager
+def nothing_to_save(stop: Stop) -> Iterator[None]:
+    """While a run loads, a signal ends it where it is. StoppedError then."""
+    stop.at_once = True
+    try:
+        yield
+    except StopRequested as request:
+        assert stop.signal is not None, "the guard asks later"
+        raise StoppedError(
+            f"{request}: stopped while loading, and nothing was changed; the same command starts or resumes the run",
+            stop.signal,
+        ) from None
+
+
+@contextmanager
 def opened(folder: RunFolder) -> Iterator[None]:
     """Make the directory and keep other processes out of it while inside.
 
-    Bad input found while loading takes the directory away again if it was not there or empty before. InputError
-    where it cannot be written or another process is in it.
+    Bad input found while loading, or a stop there, takes the directory away again if it was not there or empty
+    before. InputError where it cannot be written or another process is in it.
     """
     fresh = not folder.root.exists() or not any(folder.root.iterdir())
     with folder.lock():
         try:
             yield
-        except InputError:
+        except (InputError, StoppedError):
             if fresh and not folder.started():
                 shutil.rmtree(folder.root)
             raise
