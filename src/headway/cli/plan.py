@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headway.errors import DoesNotFitError
+
 if TYPE_CHECKING:
     from headway.cli.inputs import Case
     from headway.plan.planned import Planned
@@ -65,6 +67,11 @@ def plan(
         from headway.cli.launch import in_words
 
         planned = in_words(planned, case.launch.found, set_ or ())
+    on_disk = None
+    if case.spec is not None:
+        from headway.cli.disk import disk_document, disk_verdict
+
+        on_disk = disk_verdict(case.spec, case.workload, here=machine is None)
     if as_json:
         import json
 
@@ -78,6 +85,8 @@ def plan(
             # `unknown` of a plan is what it assumed
             found |= {**read, "unknown": found["unknown"], "unknown_settings": read["unknown"]}
             found["lint"] = lint_document(notes)
+        if on_disk is not None:
+            found["disk"] = disk_document(on_disk)
         typer.echo(json.dumps(found, indent=1))
     else:
         from rich.console import Console
@@ -90,6 +99,10 @@ def plan(
             from headway.reports.launch import lint_report
 
             console.print(lint_report(notes))
+        if on_disk is not None:
+            console.print(on_disk.text(), markup=False)
+    if on_disk is not None and on_disk.kind == "does not fit" and case.spec is not None:
+        raise DoesNotFitError(on_disk.refusal(str(case.spec.output.dir)))
     raise typer.Exit(planned.outcome.exit_code)
 
 

@@ -62,6 +62,7 @@ def train(
     """
     from rich.console import Console
 
+    from headway.cli.disk import disk_document, disk_verdict
     from headway.cli.planning import make_plan
     from headway.config.load import dump, load
     from headway.facts.probe import bf16_arithmetic
@@ -74,15 +75,19 @@ def train(
     found = make_plan(spec, console.print)
     planned, verdicts = found.planned, found.planned.outcome.pools
     console.print(ledger_table(planned.ledger, planned.machine, verdicts))
+    on_disk = disk_verdict(spec, planned.workload)
+    console.print(on_disk.text(), markup=False, highlight=False)
     if spec.model.dtype == "bf16" and planned.workload.device == "cpu" and bf16_arithmetic() is False:
         console.print('[yellow]This CPU has no bf16 arithmetic: model.dtype = "fp32" trains many times faster here.')
     if dry_run:
         console.print(dump(spec), markup=False, highlight=False)
         if as_json:
-            print_json(document(planned, TRAINER))
+            print_json(document(planned, TRAINER) | {"disk": disk_document(on_disk)})
     if not planned.fits and not force:
         advice = [remedy_line(each) for each in planned.advice.remedies]
         raise DoesNotFitError(refusal(planned.ledger, verdicts, advice))
+    if on_disk.kind == "does not fit" and not force:
+        raise DoesNotFitError(on_disk.refusal(str(spec.output.dir)))
     from headway.rollout.inputs import check_inputs
 
     check_inputs(spec)
@@ -140,12 +145,14 @@ def _run_or_go_on(spec: "RunSpec", found: "TrainPlan", console: "Console", tries
 
 def _run(spec: "RunSpec", found: "TrainPlan", console: "Console") -> dict[str, Any]:
     """Train under a live view, then show predicted against measured and where everything is."""
+    from headway.cli.disk import disk_document, disk_verdict
     from headway.reports.live import LiveView, PlainView
     from headway.reports.plan_json import document
     from headway.reports.terminal import comparison_table, final_summary
     from headway.train.run import run
 
     planned = found.planned
+    on_disk = disk_verdict(spec, planned.workload)
     verdict = planned.outcome.pools[0]
     limit, predicted = verdict.limit, planned.ledger.peak(verdict.pool).bytes
     limit_bytes = None if limit is None else limit.bytes
@@ -160,7 +167,7 @@ def _run(spec: "RunSpec", found: "TrainPlan", console: "Console") -> dict[str, A
             planned.machine,
             planned.ledger,
             found.longest_sample,
-            json.dumps(document(planned, TRAINER), indent=1) + "\n",
+            json.dumps(document(planned, TRAINER) | {"disk": disk_document(on_disk)}, indent=1) + "\n",
             view,
         )
     console.print(comparison_table(planned.ledger, summary))

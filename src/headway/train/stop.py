@@ -131,6 +131,7 @@ def _answer(
                 count = 2
                 say(f"what is being saved is finished first; {_name(number)} again: stop now; {lost(stop.place)}")
             else:
+                say(f"{_name(number)}: stopped now; {lost(stop.place)}")
                 leave()
                 os._exit(128 + number)
 
