@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headway.errors import DoesNotFitError, HeadwayError, LimitReachedError
+from headway.errors import DiskFullError, DoesNotFitError, HeadwayError, LimitReachedError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -58,6 +58,8 @@ def train(
 
     Exit code 0: finished. 2: bad input. 3: the plan does not fit. 5: memory ran out, or the guard stopped the run.
 
+    7: the disk is full.
+
     129, 130, 143: a closed terminal, Ctrl-C or SIGTERM. 1: a mistake of headway's own.
     """
     from rich.console import Console
@@ -97,6 +99,8 @@ def train(
         summary = _run_or_go_on(spec, found, console, tries if on_limit is OnLimit.RESUME else None)
     if as_json:
         print_json(summary)
+    if summary["exit_reason"] == "full disk":
+        raise DiskFullError(summary["problem"])
     if summary["signal"] is not None and summary["exit_reason"] != "finished":
         raise typer.Exit(128 + summary["signal"])
     if summary["exit_reason"] == "guard":

@@ -15,7 +15,7 @@ TOKEN_BYTES = 32
 """A token of a sample in rollouts.jsonl: its id, its log-prob of 20 digits, its text."""
 VOCABULARY_BYTES = 100
 """A token of the vocabulary in tokenizer.json: 71 (SmolLM2), 75 (Qwen3), 133 (Llama 3)."""
-HEADERS = 1 << 20
+HEADERS = 128 << 10
 """Names and shapes of tensors, settings, the recording's start."""
 
 

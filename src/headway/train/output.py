@@ -21,7 +21,9 @@ from headway.config.load import load
 from headway.config.resume import changes, flat, identity
 from headway.config.sections import RunSpec
 from headway.errors import InputError
+from headway.guard.lines import append_line
 
+RESERVE = 64 << 10
 SHOW_CURSOR = b"\x1b[?25h"
 
 
@@ -41,6 +43,7 @@ class RunFolder:
         self.final = root / "final"
         self.summary = root / "summary.json"
         self.reward_log = root / "reward.log"
+        self.reserve = root / ".reserve"
 
     def claim(self, spec: RunSpec) -> tuple[str, ...]:
         """Check that the directory is this run's or free; returns the settings that changed since it last ran.
@@ -92,6 +95,10 @@ class RunFolder:
             yield
         finally:
             os.close(handle)
+
+    def keep_reserve(self) -> None:
+        """Take a little room: who deletes `reserve` can write a summary to a full disk."""
+        self.reserve.write_bytes(bytes(RESERVE))
 
     def leave(self) -> None:
         """Before this process ends at once: take away what it is writing under a temporary name, and give a terminal
@@ -146,16 +153,20 @@ class RunFolder:
 
 
 def append(path: Path, record: Mapping[str, Any]) -> None:
-    """Append one JSON line."""
-    with path.open("a") as file:
-        file.write(json.dumps(record) + "\n")
+    """Append one JSON line, or on a full disk nothing of it."""
+    with path.open("ab", buffering=0) as file:
+        append_line(file.fileno(), json.dumps(record))
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a file whole: a temporary name, then a rename."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text)
-    temporary.replace(path)
+    try:
+        temporary.write_text(text)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 _ATTEMPT = (b'{"kind": "header"', b'{"kind": "action"')

@@ -10,11 +10,11 @@ from typing import Any
 from headway.config.load import dump
 from headway.config.sections import RunSpec
 from headway.config.source import ModelSource
-from headway.errors import InputError, StoppedError
+from headway.errors import DiskFullError, HeadwayError, InputError, StoppedError
 from headway.facts.machine import Machine
 from headway.guard.recorder import PhasePeak
 from headway.plan.ledger import Ledger, Phase
-from headway.train import loop, memory
+from headway.train import disk_full, loop, memory
 from headway.train.guard import Guarded
 from headway.train.job import Job, View, final_folder, open_job
 from headway.train.model import prepare, save_model
@@ -40,9 +40,10 @@ def run(
     folder = RunFolder(spec.output.dir)
     changed = folder.claim(spec)
     stop = Stop()
-    with opened(folder), on_signals(stop, view.notice, folder.leave), nothing_to_save(stop):
+    with opened(folder), on_signals(stop, view.notice, folder.leave), nothing_to_save(stop), room_at_end(folder):
         if not folder.started():
             write_text(folder.runspec, dump(spec))
+        folder.keep_reserve()
         source = prepare(source, view.message)
         with open_job(
             spec, source, machine, expected_peaks(ledger), guarded(spec, ledger), longest_allowed, folder, view, stop
@@ -50,16 +51,40 @@ def run(
             stop.at_once = False  # the loop saves what is done
             for change in changed:
                 view.message(f"changed since the run last started: {change}")
-            write_text(folder.runspec, dump(spec))
-            write_text(folder.plan, plan_json)
-            reason = loop.train(job)
-            if reason == "finished":
-                final_folder(job, save_model)
-            else:
-                view.message(f"{reason}: saved after step {job.progress.step}; the same command resumes the run")
-            summary = summarise(job, reason, ledger)
-        write_text(folder.summary, json.dumps(summary, indent=1) + "\n")
+            problem = None
+            try:
+                write_text(folder.runspec, dump(spec))
+                write_text(folder.plan, plan_json)
+                reason = loop.train(job)
+                if reason == "finished":
+                    final_folder(job, save_model)
+                else:
+                    view.message(f"{reason}: saved after step {job.progress.step}; the same command resumes the run")
+            except (OSError, HeadwayError) as error:
+                problem = disk_full.words(error, folder.root, job)
+                if problem is None:
+                    raise
+                reason = disk_full.EXIT_REASON
+                folder.reserve.unlink(missing_ok=True)
+            summary = summarise(job, reason, ledger) | {"problem": problem}
+            write_text(folder.summary, json.dumps(summary, indent=1) + "\n")
     return summary
+
+
+@contextmanager
+def room_at_end(folder: RunFolder) -> Iterator[None]:
+    """Keep a little room, for the summary of a run that fills its disk. DiskFullError where there is none left for
+    what a run begins or ends with."""
+    try:
+        try:
+            yield
+        finally:
+            folder.reserve.unlink(missing_ok=True)
+    except OSError as error:
+        problem = disk_full.words(error, folder.root)
+        if problem is None:
+            raise
+        raise DiskFullError(problem) from error
 
 
 @contextmanager

@@ -77,7 +77,7 @@ class Stop:
 def on_signals(
     stop: Stop, say: Callable[[str], None] = lambda _: None, leave: Callable[[], None] = lambda: None
 ) -> Iterator[None]:
-    """While inside, SIGINT, SIGTERM or SIGHUP sets `stop` and interrupts, and `say` gets what follows within a moment,
+    """While inside, SIGINT, SIGTERM or SIGHUP sets `stop` and interrupts, and `say` gets what follows in a moment,
     whatever runs; a second SIGINT or SIGTERM calls `leave` and exits with 128 and its number.
 
     A checkpoint that is being written is finished before that, unless a third comes. A SIGHUP that is ignored, as
