@@ -74,6 +74,15 @@ def train(
     console = Console(stderr=as_json)
     spec = load(run, set_ or ())
     _settle_libraries()
+    if not dry_run and (summary := _finished(spec)) is not None:
+        done, steps = summary["steps"], spec.train.steps
+        console.print(
+            f"nothing to do: {done} of {max(done, steps)} steps are done; set train.steps to go on "
+            f"({spec.output.dir} is as it was)", markup=False, highlight=False, soft_wrap=True,
+        )  # fmt: skip
+        if as_json:
+            print_json(summary)
+        return
     found = make_plan(spec, console.print)
     planned, verdicts = found.planned, found.planned.outcome.pools
     console.print(ledger_table(planned.ledger, planned.machine, verdicts))
@@ -105,6 +114,19 @@ def train(
         raise typer.Exit(128 + summary["signal"])
     if summary["exit_reason"] == "guard":
         raise typer.Exit(LimitReachedError.exit_code)
+
+
+def _finished(spec: "RunSpec") -> dict[str, Any] | None:
+    """The summary of this run where it is finished; None where it has steps left or has not begun. InputError where
+    another run is in its directory."""
+    from headway.train.output import RunFolder
+
+    assert spec.output.dir is not None, "the loader sets it"
+    folder = RunFolder(spec.output.dir)
+    summary: dict[str, Any] | None = folder.finished(spec.train.steps)
+    if summary is not None:
+        folder.claim(spec)
+    return summary
 
 
 @contextmanager

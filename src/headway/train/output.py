@@ -96,6 +96,17 @@ class RunFolder:
         finally:
             os.close(handle)
 
+    def finished(self, steps: int) -> dict[str, Any] | None:
+        """The summary of a run that has done `steps` steps or more and written its final weights; else None."""
+        if not self.final.is_dir():
+            return None
+        try:
+            summary = json.loads(self.summary.read_text())
+            done = summary["exit_reason"] == "finished" and summary["steps"] >= steps
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return summary if done else None
+
     def keep_reserve(self) -> None:
         """Take a little room: who deletes `reserve` can write a summary to a full disk."""
         self.reserve.write_bytes(bytes(RESERVE))
