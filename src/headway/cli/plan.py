@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headway.cli.answering import answering
 from headway.errors import DoesNotFitError
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ SET_HELP = "key=value: of the RunSpec, else of the Workload (docs/workload.md), 
 FIX_HELP = "Write the RunSpec, or the launch script, with the first change that makes it fit."
 
 
+@answering
 def plan(
     run: Annotated[list[str], typer.Argument(metavar="RUN", help=RUN_HELP)],
     trainer: Annotated[

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headway.cli.answering import answering
 from headway.errors import DiskFullError, DoesNotFitError, HeadwayError, LimitReachedError
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ TRAINER = "headway"
 """The trainer in a plan's own words."""
 
 
+@answering
 def train(
     run: Annotated[Path, typer.Argument(help=RUN_HELP)],
     set_: Annotated[list[str] | None, typer.Option("--set", help="section.key=value, over the file's.")] = None,

@@ -19,7 +19,7 @@ from headway.train.guard import Guarded
 from headway.train.job import Job, View, final_folder, open_job
 from headway.train.model import prepare, save_model
 from headway.train.output import RunFolder, write_text
-from headway.train.stop import Stop, StopRequested, on_signals
+from headway.train.stop import EndRequested, Stop, on_signals
 
 
 def run(
@@ -93,10 +93,10 @@ def nothing_to_save(stop: Stop) -> Iterator[None]:
     stop.at_once = True
     try:
         yield
-    except StopRequested as request:
-        assert stop.signal is not None, "the guard asks later"
+    except EndRequested as request:
+        assert stop.signal is not None, "only a signal asks so"
         raise StoppedError(
-            f"{request}: stopped while loading, and nothing was changed; the same command starts or resumes the run",
+            f"stopped by {request} while loading: nothing was changed; the same command starts or resumes the run",
             stop.signal,
         ) from None
 

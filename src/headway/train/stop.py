@@ -26,6 +26,10 @@ class StopRequested(Exception):  # noqa: N818 (a request, not an error)
     """Raised at a safe point after someone asked to stop; unfinished gradients are dropped above."""
 
 
+class EndRequested(BaseException):
+    """Raised wherever the main thread is after a signal asked to stop while there was nothing to save."""
+
+
 @dataclass(frozen=True)
 class Place:
     """Where a run is: its phase, steps that are done, the step of the last checkpoint (None without one).
@@ -45,7 +49,7 @@ class Stop:
     """Remembers who asked the run to stop, and the signal if it was one.
 
     `interrupt` is called then: it ends what takes long. `place` tells where the run is. While `at_once`, nothing that
-    is done could be saved, and a signal raises StopRequested where it finds the main thread.
+    is done could be saved, and a signal raises EndRequested where it finds the main thread.
     """
 
     signal: Signals | None = None
@@ -88,7 +92,7 @@ def on_signals(
         stop.signalled(number)
         if stop.at_once:
             stop.at_once = False
-            stop.check()
+            raise EndRequested(stop.reason)
 
     asked = [each for each in ASKED if each != signal.SIGHUP or signal.getsignal(each) is not signal.SIG_IGN]
     reading, writing = os.pipe()
@@ -150,7 +154,7 @@ step 2 is lost, step 1 is kept"
     'SIGTERM: stopping after this token, saving step 2; Ctrl-C again: stop now; no finished step is lost'
     """
     if place.phase == Phase.LOAD:
-        return f"{_name(number)}: stopping now, while loading; nothing is lost"
+        return f"{_name(number)}: stopping now; nothing is lost"
     after = {
         Phase.ROLLOUT: "after this token", Phase.EVAL: "after this token", Phase.SAVE: "once this is saved",
         Phase.STEP: "after this optimizer step",
