@@ -47,6 +47,8 @@ class DiskFullError(HeadwayError):
 class StoppedError(HeadwayError):
     """A signal ended the run before there was anything to save. Exit code 128 and the signal's number."""
 
+    exit_code = 130
+
     def __init__(self, text: str, signal: int) -> None:
         super().__init__(text)
         self.exit_code = 128 + signal

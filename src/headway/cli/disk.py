@@ -16,7 +16,8 @@ def disk_verdict(spec: "RunSpec", workload: "Workload", *, here: bool = True) ->
     output = spec.output
     assert output.dir is not None, "the loader sets it"
     found = disk(workload, keep=output.keep, save_every=output.save_every, rollouts=output.rollouts)
-    return DiskVerdict(found, file_system(output.dir) if here else None, _held(output.dir) if here else 0)
+    system, held = (file_system(output.dir), _held(output.dir)) if here else (None, 0)
+    return DiskVerdict(str(output.dir), found, system, held)
 
 
 def disk_document(found: DiskVerdict) -> dict[str, Any]:

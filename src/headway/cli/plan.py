@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headway.cli.answering import answering
-from headway.errors import DoesNotFitError
-
 if TYPE_CHECKING:
     from headway.cli.inputs import Case
+    from headway.plan.disk import DiskVerdict
     from headway.plan.planned import Planned
 
 RUN_HELP = (
@@ -24,7 +22,6 @@ SET_HELP = "key=value: of the RunSpec, else of the Workload (docs/workload.md), 
 FIX_HELP = "Write the RunSpec, or the launch script, with the first change that makes it fit."
 
 
-@answering
 def plan(
     run: Annotated[list[str], typer.Argument(metavar="RUN", help=RUN_HELP)],
     trainer: Annotated[
@@ -69,11 +66,7 @@ def plan(
         from headway.cli.launch import in_words
 
         planned = in_words(planned, case.launch.found, set_ or ())
-    on_disk = None
-    if case.spec is not None:
-        from headway.cli.disk import disk_document, disk_verdict
-
-        on_disk = disk_verdict(case.spec, case.workload, here=machine is None)
+    on_disk = _disk(case, here=machine is None)
     if as_json:
         import json
 
@@ -88,6 +81,8 @@ def plan(
             found |= {**read, "unknown": found["unknown"], "unknown_settings": read["unknown"]}
             found["lint"] = lint_document(notes)
         if on_disk is not None:
+            from headway.cli.disk import disk_document
+
             found["disk"] = disk_document(on_disk)
         typer.echo(json.dumps(found, indent=1))
     else:
@@ -103,9 +98,18 @@ def plan(
             console.print(lint_report(notes))
         if on_disk is not None:
             console.print(on_disk.text(), markup=False)
-    if on_disk is not None and on_disk.kind == "does not fit" and case.spec is not None:
-        raise DoesNotFitError(on_disk.refusal(str(case.spec.output.dir)))
+    if on_disk is not None:
+        on_disk.check()
     raise typer.Exit(planned.outcome.exit_code)
+
+
+def _disk(case: "Case", *, here: bool) -> "DiskVerdict | None":
+    """What the run writes to disk; only of a RunSpec's run."""
+    if case.spec is None:
+        return None
+    from headway.cli.disk import disk_verdict
+
+    return disk_verdict(case.spec, case.workload, here=here)
 
 
 def _show_settings(run: list[str], at_step: int | None, as_json: bool) -> None:

@@ -99,8 +99,8 @@ def train(
     if not planned.fits and not force:
         advice = [remedy_line(each) for each in planned.advice.remedies]
         raise DoesNotFitError(refusal(planned.ledger, verdicts, advice))
-    if on_disk.kind == "does not fit" and not force:
-        raise DoesNotFitError(on_disk.refusal(str(spec.output.dir)))
+    if not force:
+        on_disk.check()
     from headway.rollout.inputs import check_inputs
 
     check_inputs(spec)

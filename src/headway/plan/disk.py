@@ -4,6 +4,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from headway.errors import DoesNotFitError
 from headway.facts.filesystem import FileSystem
 from headway.facts.workload import DTYPE_BYTES, Workload
 from headway.plan import optimizer, weights
@@ -15,7 +16,7 @@ TOKEN_BYTES = 32
 """A token of a sample in rollouts.jsonl: its id, its log-prob of 20 digits, its text."""
 VOCABULARY_BYTES = 100
 """A token of the vocabulary in tokenizer.json: 71 (SmolLM2), 75 (Qwen3), 133 (Llama 3)."""
-HEADERS = 128 << 10
+HEADERS = 64 << 10
 """Names and shapes of tensors, settings, the recording's start."""
 
 
@@ -77,10 +78,11 @@ class DiskVerdict(Struct, frozen=True):
     """A run's disk against its output directory's file system. `held`: bytes that the run has written there before;
     `system` is None where it is not known, as on another machine.
 
-    >>> DiskVerdict(Disk(100, 3, 2, 80, 5, False), None, 0).kind
+    >>> DiskVerdict("runs/a", Disk(100, 3, 2, 80, 5, False), None, 0).kind
     'cannot tell'
     """
 
+    directory: str
     disk: Disk
     system: FileSystem | None
     held: int
@@ -109,12 +111,13 @@ class DiskVerdict(Struct, frozen=True):
         room = f"; {self.system.room()}" if self.system is not None else ""
         return f"Disk: up to {format_bytes(found.bytes)} ({parts}{held}){room}"
 
-    def refusal(self, directory: str) -> str:
-        """Why the run may not start, and what to set. Only where it does not fit."""
-        assert self.system is not None, "what is not known does not fail to fit"
+    def check(self) -> None:
+        """DoesNotFitError where the run may not start; it says what to set."""
+        if self.system is None or self.kind != "does not fit":
+            return
         keep = largest_keep(self.disk, self.system.free + self.held)
         fewer = f"set output.keep = {keep}, " if 0 < keep < self.disk.kept else ""
-        return (
-            f"output.dir = {directory}: the run does not fit on its disk: {format_bytes(self.needed)} are to be "
+        raise DoesNotFitError(
+            f"output.dir = {self.directory}: the run does not fit on its disk: {format_bytes(self.needed)} are to be "
             f"written, and {self.system.room()}; make room there, {fewer}or set output.dir to another file system"
         )
