@@ -113,9 +113,9 @@ def test_ctrl_c_once_or_twice_says_at_once_what_is_kept_and_the_run_is_the_same(
     assert [path.name for path in (run.output / "checkpoints").iterdir()] == ["step-000001"]
     assert json.loads((run.output / "summary.json").read_text())["exit_reason"] == "SIGINT"
 
-    run = Run(spec, tmp_path / "run").until(2)
-    (tmp_path / "pause").write_text("1.5")  # a stop waits for the answer that is being scored
-    run.until(3)
+    run = Run(spec, tmp_path / "run").until(3)
+    (tmp_path / "pause").write_text("2")  # a stop waits for the answer that is being scored
+    time.sleep(0.2)
     run.send(signal.SIGTERM)
     time.sleep(0.35)
     run.send(signal.SIGTERM)

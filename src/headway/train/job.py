@@ -65,7 +65,7 @@ class View(Protocol):
 @dataclass
 class Job:
     """Everything that the loop uses. `mark` tells whose checkpoint it is; `progress` and `how` change; `kept` is the
-    step of the last checkpoint, None without one."""
+    step of the last checkpoint, None without one; `saved` where the last save of this process stood."""
 
     spec: RunSpec
     machine: Machine
@@ -91,6 +91,7 @@ class Job:
     wall: Wall
     longest_answer: int
     kept: int | None
+    saved: tuple[int, int, int] | None = None
     largest_batch: int = 0
     stepping: bool = False
     split_in_a_row: int = 0
@@ -212,14 +213,18 @@ class Job:
         """The trained parameters by name, each once."""
         return {name: value.detach() for name, value in self.model.named_parameters() if value.requires_grad}
 
-    def save(self) -> None:
-        """Write a checkpoint of where the run stands."""
+    def save(self, *, again: bool = True) -> None:
+        """Write a checkpoint of where the run stands; without `again` only where the last one stands elsewhere."""
+        progress = self.progress
+        now = (progress.step, progress.updates, len(progress.rollout))
+        if now == self.saved and not again:
+            return
         with self.phase(Phase.SAVE, self.progress.step):
             checkpoint.save(
                 self.folder.checkpoints, self.progress, self.mark, self.parameters(),
                 self.optimizer.state_dict(), keep=self.spec.output.keep,
             )  # fmt: skip
-        self.kept = self.progress.step
+        self.kept, self.saved = progress.step, now
 
     def drop_gradients(self) -> None:
         """Forget the gradients of an unfinished optimizer step."""

@@ -41,7 +41,7 @@ def train(job: Job) -> str:
                 job.save()
     except StopRequested as request:
         job.drop_gradients()
-        job.save()
+        job.save(again=False)
         return str(request)
     except LimitReachedError:
         job.rescue()

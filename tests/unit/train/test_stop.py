@@ -49,13 +49,13 @@ def test_a_signal_is_answered_while_a_long_native_call_runs() -> None:
 
         timer = threading.Timer(0.2, send)
         timer.start()
-        hashlib.pbkdf2_hmac("sha256", b"a", b"b", 3_000_000)
+        hashlib.pbkdf2_hmac("sha256", b"a", b"b", 4_000_000)
         ended = time.monotonic()
         timer.join()
     assert len(said) == 1
     at, text = said[0]
     assert at - sent[0] < 1
-    assert at < ended - 0.5, "the call was over before the answer: it shows nothing"
+    assert at < ended - 0.1, "the call was over before the answer: it shows nothing"
     assert text == (
         "Ctrl-C: stopping after this micro-batch, saving step 2 and step 3's answers; Ctrl-C again: stop now; "
         "step 2 is lost, step 1 is kept"
