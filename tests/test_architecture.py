@@ -27,7 +27,7 @@ HEAVY_LIBRARIES = {
 }
 MEASURING = {
     *("headway.facts.probe", "headway.guard.read", "headway.guard.gauges", "headway.guard.senders"),
-    "headway.diagnose.live",
+    *("headway.diagnose.live", "headway.facts.filesystem"),
 }
 """The only modules that ask this machine."""
 ONLY_IN = {"psutil": MEASURING, "pynvml": MEASURING, "ray": {"headway.cluster.ray"}}

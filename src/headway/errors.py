@@ -42,3 +42,19 @@ class LimitReachedError(HeadwayError):
     """Memory ran out during the run in a way that no smaller micro-batch can mend. Exit code 5."""
 
     exit_code = 5
+
+
+class DiskFullError(HeadwayError):
+    """A file system, a quota or a limit on a file's size left no room for what a run writes. Exit code 7."""
+
+    exit_code = 7
+
+
+class StoppedError(HeadwayError):
+    """A signal ended the run before there was anything to save. Exit code 128 and the signal's number."""
+
+    exit_code = 130
+
+    def __init__(self, text: str, signal: int) -> None:
+        super().__init__(text)
+        self.exit_code = 128 + signal

@@ -5,12 +5,14 @@ Imports stand in the function, so that a command loads only what it runs.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
     from headway.cli.inputs import Case
+    from headway.foreign.lint.rule import LintNote
+    from headway.plan.disk import DiskVerdict
     from headway.plan.planned import Planned
 
 RUN_HELP = (
@@ -71,32 +73,64 @@ def plan(
         from headway.cli.launch import in_words
 
         planned = in_words(planned, case.launch.found, set_ or ())
+    on_disk = _disk(case, here=machine is None)
     if as_json:
         import json
 
-        from headway.reports.plan_json import document
-
-        found = document(planned, case.trainer)
-        if case.launch is not None:
-            from headway.reports.launch_json import lint_document, settings_document
-
-            read = settings_document(case.launch.found)
-            # `unknown` of a plan is what it assumed
-            found |= {**read, "unknown": found["unknown"], "unknown_settings": read["unknown"]}
-            found["lint"] = lint_document(notes)
-        typer.echo(json.dumps(found, indent=1))
+        typer.echo(json.dumps(_document(planned, case, notes, on_disk), indent=1))
     else:
-        from rich.console import Console
-
-        from headway.reports.plan import plan_report
-
-        console = Console(highlight=False)
-        console.print(plan_report(planned, case.trainer, lines=lines))
-        if case.launch is not None:
-            from headway.reports.launch import lint_report
-
-            console.print(lint_report(notes, lines=lines))
+        _print(planned, case, notes, on_disk, lines=lines)
+    if on_disk is not None:
+        on_disk.check()
     raise typer.Exit(planned.outcome.exit_code)
+
+
+def _document(
+    planned: "Planned", case: "Case", notes: "Sequence[LintNote]", on_disk: "DiskVerdict | None"
+) -> dict[str, Any]:
+    """The plan as `--json` prints it; docs/plan.md describes it."""
+    from headway.reports.plan_json import document
+
+    found = document(planned, case.trainer)
+    if case.launch is not None:
+        from headway.reports.launch_json import lint_document, settings_document
+
+        read = settings_document(case.launch.found)
+        # `unknown` of a plan is what it assumed
+        found |= {**read, "unknown": found["unknown"], "unknown_settings": read["unknown"]}
+        found["lint"] = lint_document(notes)
+    if on_disk is not None:
+        from headway.cli.disk import disk_document
+
+        found["disk"] = disk_document(on_disk)
+    return found
+
+
+def _print(
+    planned: "Planned", case: "Case", notes: "Sequence[LintNote]", on_disk: "DiskVerdict | None", *, lines: bool
+) -> None:
+    """The plan in words and tables."""
+    from rich.console import Console
+
+    from headway.reports.plan import plan_report
+
+    console = Console(highlight=False)
+    console.print(plan_report(planned, case.trainer, lines=lines))
+    if case.launch is not None:
+        from headway.reports.launch import lint_report
+
+        console.print(lint_report(notes, lines=lines))
+    if on_disk is not None:
+        console.print(on_disk.text(), markup=False)
+
+
+def _disk(case: "Case", *, here: bool) -> "DiskVerdict | None":
+    """What the run writes to disk; only of a RunSpec's run."""
+    if case.spec is None:
+        return None
+    from headway.cli.disk import disk_verdict
+
+    return disk_verdict(case.spec, case.workload, here=here)
 
 
 def _show_settings(run: list[str], at_step: int | None, as_json: bool) -> None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headway.cli.answering import answering
+
 if TYPE_CHECKING:
     from headway.guard.rehearsed import Rehearsed
 
@@ -17,6 +19,7 @@ STEPS = 2
 DOES_NOT_FIT = 3
 
 
+@answering
 def rehearse(
     run: Annotated[Path, typer.Argument(help=RUN_HELP)],
     set_: Annotated[list[str] | None, typer.Option("--set", help=SET_HELP)] = None,

@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headway.cli.answering import answering
 from headway.config.accept import Accept
-from headway.errors import DoesNotFitError, HeadwayError, LimitReachedError, RewardsFailedError
+from headway.errors import DiskFullError, DoesNotFitError, HeadwayError, LimitReachedError, RewardsFailedError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from headway.cli.planning import TrainPlan
     from headway.config.sections import RunSpec
+    from headway.plan.disk import DiskVerdict
     from headway.plan.planned import Planned
 
 
@@ -38,6 +40,7 @@ TRAINER = "headway"
 """The trainer in a plan's own words."""
 
 
+@answering
 def train(
     run: Annotated[Path, typer.Argument(help=RUN_HELP)],
     set_: Annotated[list[str] | None, typer.Option("--set", help="section.key=value, over the file's.")] = None,
@@ -66,37 +69,40 @@ def train(
 
     Exit code 0: finished. 2: bad input. 3: the plan does not fit. 5: memory ran out, or the guard stopped the run.
 
-    6: most answers could not be scored, so the run stopped at once.
+    6: most answers could not be scored, so the run stopped at once. 7: the disk is full.
 
     129, 130, 143: a closed terminal, Ctrl-C or SIGTERM. 1: a mistake of headway's own.
     """
     from rich.console import Console
 
+    from headway.cli.disk import disk_document, disk_verdict
     from headway.cli.planning import check_start, make_plan
     from headway.config.load import dump
     from headway.config.run_folder import load_run
-    from headway.facts.probe import bf16_arithmetic
-    from headway.reports.ledger import ledger_table, refusal, remedy_line
+    from headway.reports.ledger import refusal, remedy_line
     from headway.reports.plan_json import document
-    from headway.reports.time import time_line
 
     console = Console(stderr=as_json)
     spec = load_run(run, set_ or ())
     settle_libraries()
+    if not dry_run and (summary := _finished(spec, accept or ())) is not None:
+        console.print(nothing_to_do(summary, spec), markup=False, highlight=False, soft_wrap=True)
+        if as_json:
+            print_json(summary)
+        return
     found = make_plan(spec, console.print)
     planned, verdicts = found.planned, found.planned.outcome.pools
-    console.print(ledger_table(planned.ledger, planned.machine, verdicts))
-    if (line := time_line(planned)) is not None:
-        console.print(line)
-    if spec.model.dtype == "bf16" and planned.workload.device == "cpu" and bf16_arithmetic() is False:
-        console.print('[yellow]This CPU has no bf16 arithmetic: model.dtype = "fp32" trains many times faster here.')
+    on_disk = disk_verdict(spec, planned.workload)
+    _print_plan(planned, on_disk, spec, console)
     if dry_run:
         console.print(dump(spec), markup=False, highlight=False)
         if as_json:
-            print_json(document(planned, TRAINER))
+            print_json(document(planned, TRAINER) | {"disk": disk_document(on_disk)})
     if not planned.fits and not force:
         advice = [remedy_line(each) for each in planned.advice.remedies]
         raise DoesNotFitError(refusal(planned.ledger, verdicts, advice))
+    if not force:
+        on_disk.check()
     check_start(spec, accept or (), whole=dry_run)
     if dry_run:
         return
@@ -104,12 +110,52 @@ def train(
         summary = _run_or_go_on(spec, found, console, accept or (), tries if on_limit is OnLimit.RESUME else None)
     if as_json:
         print_json(summary)
+    if summary["exit_reason"] == "full disk":
+        raise DiskFullError(summary["problem"])
     if summary["signal"] is not None and summary["exit_reason"] != "finished":
         raise typer.Exit(128 + summary["signal"])
     if summary["problem"] is not None:
         raise RewardsFailedError(summary["problem"])
     if summary["exit_reason"] == "guard":
         raise typer.Exit(LimitReachedError.exit_code)
+
+
+def _print_plan(planned: "Planned", on_disk: "DiskVerdict", spec: "RunSpec", console: "Console") -> None:
+    """What the run will hold, what it will write, how long it will take, and what this CPU is slow at."""
+    from headway.facts.probe import bf16_arithmetic
+    from headway.reports.ledger import ledger_table
+    from headway.reports.time import time_line
+
+    console.print(ledger_table(planned.ledger, planned.machine, planned.outcome.pools))
+    console.print(on_disk.text(), markup=False, highlight=False)
+    if (line := time_line(planned)) is not None:
+        console.print(line)
+    if spec.model.dtype == "bf16" and planned.workload.device == "cpu" and bf16_arithmetic() is False:
+        console.print('[yellow]This CPU has no bf16 arithmetic: model.dtype = "fp32" trains many times faster here.')
+
+
+def _finished(spec: "RunSpec", accepted: Collection[Accept]) -> dict[str, Any] | None:
+    """The summary of this run where it is finished; None where it has steps left or has not begun. InputError where
+    another run is in its directory."""
+    from headway.train.output import RunFolder
+
+    assert spec.output.dir is not None, "the loader sets it"
+    folder = RunFolder(spec.output.dir)
+    summary: dict[str, Any] | None = folder.finished(spec.train.steps)
+    if summary is not None:
+        from headway.train.resume import claim
+
+        claim(folder, spec, accepted)
+    return summary
+
+
+def nothing_to_do(summary: dict[str, Any], spec: "RunSpec") -> str:
+    """What a user reads who starts a finished run again."""
+    done, steps = summary["steps"], spec.train.steps
+    return (
+        f"nothing to do: {done} of {max(done, steps)} steps are done; set train.steps to go on "
+        f"({spec.output.dir} is as it was)"
+    )
 
 
 @contextmanager
@@ -156,12 +202,14 @@ def _run_or_go_on(
 
 def _run(spec: "RunSpec", found: "TrainPlan", console: "Console", accepted: Collection[Accept]) -> dict[str, Any]:
     """Train under a live view, then show predicted against measured and where everything is."""
+    from headway.cli.disk import disk_document, disk_verdict
     from headway.reports.live import LiveView, PlainView
     from headway.reports.plan_json import document
     from headway.reports.terminal import comparison_table, final_summary
     from headway.train.run import run
 
     planned = found.planned
+    on_disk = disk_verdict(spec, planned.workload)
     verdict = planned.outcome.pools[0]
     limit, predicted = verdict.limit, planned.ledger.peak(verdict.pool).bytes
     limit_bytes = None if limit is None else limit.bytes
@@ -176,7 +224,7 @@ def _run(spec: "RunSpec", found: "TrainPlan", console: "Console", accepted: Coll
             planned.machine,
             planned.ledger,
             found.longest_sample,
-            json.dumps(document(planned, TRAINER), indent=1) + "\n",
+            json.dumps(document(planned, TRAINER) | {"disk": disk_document(on_disk)}, indent=1) + "\n",
             view,
             accepted,
         )

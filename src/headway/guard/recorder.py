@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self, TextIO
+from typing import Any, BinaryIO, Protocol, Self
 
 from msgspec import Struct, ValidationError, convert, field, to_builtins
 from msgspec.structs import replace
@@ -31,6 +31,7 @@ from headway.errors import InputError
 from headway.facts.machine import Machine
 from headway.facts.probe import ROOT
 from headway.guard.boxlog import ends_unfinished
+from headway.guard.lines import append_line
 from headway.guard.read import process_status, reset_peak
 from headway.guard.sample import Highest, Reading, Sampler, larger
 from headway.plan.ledger import Phase
@@ -304,16 +305,15 @@ class Recorder:
 
     def _write(self, kind: str, row: Mapping[str, Any]) -> None:
         with self._lock:
-            self._file.write(json.dumps({"kind": kind, **row}) + "\n")
-            self._file.flush()
+            append_line(self._file.fileno(), json.dumps({"kind": kind, **row}))
 
 
-def _open_to_append(path: Path) -> TextIO:
+def _open_to_append(path: Path) -> BinaryIO:
     """Open a recording, and end a line that a killed process left unfinished."""
     torn = ends_unfinished(path)
-    opened = path.open("a", encoding="utf-8")
+    opened = path.open("ab", buffering=0)
     if torn:
-        opened.write("\n")
+        opened.write(b"\n")
     return opened
 
 

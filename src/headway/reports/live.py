@@ -1,9 +1,10 @@
 """A run as it goes: a live view in a terminal, and plain lines anywhere else.
 
-Both are context managers and take the same calls: `phase`, `step`, `evaluation`, `memory`, `message`. Steps count
-from 1; metrics have the names of metrics.jsonl. `memory` may be called from another thread.
+Both are context managers and take the same calls: `phase`, `step`, `evaluation`, `memory`, `message`, `notice`. Steps
+count from 1; metrics have the names of metrics.jsonl. `memory` and `notice` may be called from another thread.
 """
 
+import os
 import threading
 import time
 from collections import deque
@@ -255,6 +256,10 @@ class LiveView:
         """Something to be told once."""
         self._console.print(Text(text))
 
+    def notice(self, text: str) -> None:
+        """Something that cannot wait, from any thread."""
+        self.message(text)
+
     def _render(self) -> Table:
         with self._lock:
             return render(self._progress, self._console.width)
@@ -295,3 +300,7 @@ class PlainView:
         """A line, at once."""
         self._stream.write(text + "\n")
         self._stream.flush()
+
+    def notice(self, text: str) -> None:
+        """Something that cannot wait, from any thread: a line on standard error, past every buffer."""
+        os.write(2, f"{text}\n".encode())

@@ -82,9 +82,14 @@ class Scorer(Protocol):
 
 
 def make_scorer(
-    section: RewardSection, data: DataSection, folders: Sequence[Path] = (), log: Path | None = None
+    section: RewardSection,
+    data: DataSection,
+    folders: Sequence[Path] = (),
+    log: Path | None = None,
+    between: Callable[[], None] = lambda: None,
 ) -> Scorer:
-    """The scorer of a RunSpec. Starts nothing yet: `check` does.
+    """The scorer of a RunSpec. Starts nothing yet: `check` does. `between` is called before each answer; what it
+    raises ends the scoring.
 
     A `function` is looked for in `folders` (the RunSpec's own), then in the current directory, then among the
     installed packages. What the reward process prints goes to the end of `log`, else to standard error; the first
@@ -98,7 +103,7 @@ def make_scorer(
                 compile_pattern(pattern)
             except regex.error as error:
                 raise InputError(f"reward.{setting} = {pattern!r}: is not a regular expression: {error}") from None
-    return SectionScorer(section, _judge(section, data, folders, log), log)
+    return SectionScorer(section, _judge(section, data, folders, log), log, between)
 
 
 @dataclass(frozen=True)
@@ -135,8 +140,15 @@ class Judge(Protocol):
 class SectionScorer:
     """Extraction, then the judge, then the format's share: the scorer of every `reward.kind`."""
 
-    def __init__(self, section: RewardSection, judge: Judge, log: Path | None = None) -> None:
+    def __init__(
+        self,
+        section: RewardSection,
+        judge: Judge,
+        log: Path | None = None,
+        between: Callable[[], None] = lambda: None,
+    ) -> None:
         self._section = section
+        self._between = between
         self._judge = judge
         self._log = log
         self.failures: Counter[str] = Counter()
@@ -146,7 +158,11 @@ class SectionScorer:
         self._judge.check(problems)
 
     def score(self, items: Sequence[Answer]) -> list[Score]:
-        return [self._one(item) for item in items]
+        scores = []
+        for item in items:
+            self._between()
+            scores.append(self._one(item))
+        return scores
 
     def pids(self) -> tuple[int, ...]:
         return self._judge.pids()

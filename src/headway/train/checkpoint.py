@@ -76,6 +76,7 @@ def save(
     """
     target = root / f"step-{progress.step:06d}"
     temporary = root / f".{target.name}.{os.getpid()}.tmp"
+    _prune(root, keep)  # more may have been kept before: their room may be needed
     try:
         _write(temporary, progress, identity, parameters, optimizer)
         _replace(temporary, target)
@@ -85,9 +86,14 @@ def save(
         raise HeadwayError(
             f"checkpoint {target} could not be written ({error}); the one before it is kept"
         ) from error
+    _prune(root, keep)
+    return target
+
+
+def _prune(root: Path, keep: int) -> None:
+    """Delete all but the last `keep` checkpoints."""
     for old in folders(root)[:-keep]:
         shutil.rmtree(old)
-    return target
 
 
 def _write(

@@ -48,7 +48,7 @@ from headway.train.output import RunFolder, append
 from headway.train.record import check_base
 from headway.train.resume import last_of, mark_of, problems_of, restore
 from headway.train.smaller import CAP, KV_BUDGET, sentence, smaller, still, value_of
-from headway.train.stop import Stop
+from headway.train.stop import Place, Stop
 from headway.train.unscored import heed_failures
 from headway.train.update import Accumulated, Pass
 from headway.train.wall import Wall
@@ -65,11 +65,13 @@ class View(Protocol):
     def evaluation(self, step: int, result: dict[str, float]) -> None: ...
     def memory(self, used: int) -> None: ...
     def message(self, text: str) -> None: ...
+    def notice(self, text: str) -> None: ...
 
 
 @dataclass
 class Job:
-    """Everything that the loop uses. `mark` tells whose checkpoint it is; `progress` and `how` change."""
+    """Everything that the loop uses. `mark` tells whose checkpoint it is; `progress` and `how` change; `kept` is the
+    step of the last checkpoint, None without one; `saved` where the last save of this process stood."""
 
     spec: RunSpec
     machine: Machine
@@ -94,6 +96,8 @@ class Job:
     watch: Watch
     wall: Wall
     longest_answer: int
+    kept: int | None
+    saved: tuple[int, int, int] | None = None
     largest_batch: int = 0
     stepping: bool = False
     split_in_a_row: int = 0
@@ -118,11 +122,23 @@ class Job:
         """Record a phase; afterwards freed memory goes back to the system, so that the next peak is its own."""
         self.view.phase(phase, step)
         self.watch.at(phase, step)
+        self.stop.place = self.place(phase)
         wall = self.wall.around() if phase in WALLED else nullcontext()
         with self.recorder.phase(phase, step), naming_failures(phase, self.pool_state), wall:
             yield
             gc.collect()
             trim()
+
+    def place(self, phase: Phase) -> Place:
+        """Where the run is in a phase that begins: what a stop in it would save."""
+        progress, closing = (
+            self.progress,
+            phase == Phase.STEP and self.progress.updates + 1 == self.spec.train.updates,
+        )
+        return Place(
+            phase, progress.step + closing, self.kept, answers=bool(progress.rollout) and not closing,
+            last=progress.step == self.spec.train.steps,
+        )  # fmt: skip
 
     def check(self) -> None:
         """Before each micro-batch: StopRequested where someone asked to stop; `memory.limit` by what is held now."""
@@ -216,13 +232,18 @@ class Job:
         """The trained parameters by name, each once."""
         return {name: value.detach() for name, value in self.model.named_parameters() if value.requires_grad}
 
-    def save(self) -> None:
-        """Write a checkpoint of where the run stands."""
+    def save(self, *, again: bool = True) -> None:
+        """Write a checkpoint of where the run stands; without `again` only where the last one stands elsewhere."""
+        progress = self.progress
+        now = (progress.step, progress.updates, len(progress.rollout))
+        if now == self.saved and not again:
+            return
         with self.phase(Phase.SAVE, self.progress.step):
             checkpoint.save(
                 self.folder.checkpoints, self.progress, self.mark, self.parameters(),
                 self.optimizer.state_dict(), keep=self.spec.output.keep,
             )  # fmt: skip
+        self.kept, self.saved = progress.step, now
 
     def drop_gradients(self) -> None:
         """Forget the gradients of an unfinished optimizer step."""
@@ -288,7 +309,9 @@ def open_job(
         view.phase(Phase.LOAD, 0)
         with recorder.phase(Phase.LOAD, 0), naming_failures(Phase.LOAD, lambda: pool_state(machine, device)):
             folders = () if spec.reward.folder is None else (spec.reward.folder,)
-            scorer = stack.enter_context(closing(make_scorer(spec.reward, spec.data, folders, folder.reward_log)))
+            scorer = stack.enter_context(
+                closing(make_scorer(spec.reward, spec.data, folders, folder.reward_log, stop.check))
+            )
             watch.rewards = scorer.pids
             digests = model_digests(source)
             check_base(source, digests)
@@ -326,7 +349,7 @@ def open_job(
             view=view, stop=stop, watch=watch, wall=_wall(spec, device, recorder, scorer),
             longest_answer=longest_answer, longest_allowed=longest_allowed, progress=progress,
             mark=mark_of(spec, content), begun_at=progress.step, seconds_before=progress.seconds,
-            opened_at=time.monotonic(),
+            opened_at=time.monotonic(), kept=progress.step if checkpoint.folders(folder.checkpoints) else None,
             how=Pass(spec.rollout.temperature or 1.0, spec.train.logprob_chunk, cap, pad or 0, device),
         )  # fmt: skip
 

@@ -28,8 +28,8 @@ def train(job: Job) -> str:
     progress = job.progress
     try:
         job.stop.check()
-        if progress.step == 0 and progress.updates == 0:
-            evaluate(job, 0)
+        if progress.updates == 0 and (progress.step in (0, job.spec.train.steps) or job.due(job.spec.eval.every)):
+            evaluate(job, progress.step)  # nothing where it is done: a stop may have come before its end
         while progress.step < job.spec.train.steps:
             job.heed()
             one_step(job)
@@ -39,7 +39,7 @@ def train(job: Job) -> str:
                 job.save()
     except StopRequested as request:
         job.drop_gradients()
-        job.save()
+        job.save(again=False)
         return str(request)
     except LimitReachedError:
         job.rescue()

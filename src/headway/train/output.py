@@ -11,6 +11,7 @@ reward.log        what reward code printed
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,10 @@ from typing import Any
 from headway.config.load import as_written
 from headway.config.sections import RunSpec
 from headway.errors import InputError
+from headway.guard.lines import append_line
+
+RESERVE = 64 << 10
+SHOW_CURSOR = b"\x1b[?25h"
 
 
 class RunFolder:
@@ -37,6 +42,7 @@ class RunFolder:
         self.final = root / "final"
         self.summary = root / "summary.json"
         self.reward_log = root / "reward.log"
+        self.reserve = root / ".reserve"
 
     def claim(self) -> RunSpec | None:
         """The RunSpec of the run in the directory; None where it is free. Writes nothing.
@@ -82,6 +88,31 @@ class RunFolder:
         finally:
             os.close(handle)
 
+    def finished(self, steps: int) -> dict[str, Any] | None:
+        """The summary of a run that has done `steps` steps or more and written its final weights; else None."""
+        if not self.final.is_dir():
+            return None
+        try:
+            summary = json.loads(self.summary.read_text())
+            done = summary["exit_reason"] == "finished" and summary["steps"] >= steps
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return summary if done else None
+
+    def keep_reserve(self) -> None:
+        """Take a little room: who deletes `reserve` can write a summary to a full disk."""
+        self.reserve.write_bytes(bytes(RESERVE))
+
+    def leave(self) -> None:
+        """Before this process ends at once: take away what it is writing under a temporary name, and give a terminal
+        its cursor back, which a live view hides."""
+        for path in (*self.root.glob(f".*.{os.getpid()}.tmp"), *self.checkpoints.glob(f".*.{os.getpid()}.tmp")):
+            shutil.rmtree(path, ignore_errors=True)
+        for stream in (1, 2):
+            if os.isatty(stream):
+                os.write(stream, SHOW_CURSOR)
+                break
+
     def started(self) -> bool:
         """Whether the run in it has anything that a resume would go on from."""
         records = (self.metrics, self.evaluations)
@@ -125,16 +156,20 @@ class RunFolder:
 
 
 def append(path: Path, record: Mapping[str, Any]) -> None:
-    """Append one JSON line."""
-    with path.open("a") as file:
-        file.write(json.dumps(record) + "\n")
+    """Append one JSON line, or on a full disk nothing of it."""
+    with path.open("ab", buffering=0) as file:
+        append_line(file.fileno(), json.dumps(record))
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a file whole: a temporary name, then a rename."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text)
-    temporary.replace(path)
+    try:
+        temporary.write_text(text)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 _ATTEMPT = (b'{"kind": "header"', b'{"kind": "action"')

@@ -102,6 +102,10 @@ class EventView:
         """Something to show."""
         self.tell("message", text=text)
 
+    def notice(self, text: str) -> None:
+        """Something that cannot wait."""
+        self.message(text)
+
 
 def rehearse(
     spec: RunSpec, weights: str, longest: int, steps: int, view: EventView, *, tensors: bool = False

@@ -5,6 +5,7 @@ import shutil
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +13,18 @@ from headway.config.accept import Accept
 from headway.config.load import dump
 from headway.config.sections import RunSpec
 from headway.config.source import ModelSource
-from headway.errors import InputError, RewardsFailedError
+from headway.errors import DiskFullError, HeadwayError, InputError, RewardsFailedError, StoppedError
 from headway.facts.machine import Machine
 from headway.guard.recorder import PhasePeak
 from headway.plan.ledger import Ledger, Phase
-from headway.train import loop, memory
+from headway.train import disk_full, loop, memory
 from headway.train.guard import Guarded
 from headway.train.job import Job, View, final_folder, open_job
 from headway.train.model import prepare, save_model
 from headway.train.output import RunFolder, write_text
 from headway.train.record import record_of
 from headway.train.resume import claim
-from headway.train.stop import Stop, on_signals
+from headway.train.stop import EndRequested, Stop, on_signals
 
 REWARDS_FAILED = "failed rewards"
 """The `exit_reason` of a run whose first answers could not be scored; its `problem` says why."""
@@ -48,50 +49,88 @@ def run(
     folder = RunFolder(spec.output.dir)
     claim(folder, spec, accepted)
     stop = Stop()
-    with opened(folder), on_signals(stop):
+    with opened(folder), on_signals(stop, view.notice, folder.leave), nothing_to_save(stop), room_at_end(folder):
         if not folder.started():
             write_text(folder.runspec, dump(spec))
+        folder.keep_reserve()
         source = prepare(source, view.message)
         with open_job(
             spec, source, machine, expected_peaks(ledger), guarded(spec, ledger), longest_allowed, folder, view, stop,
             accepted,
         ) as job:  # fmt: skip
-            write_text(folder.runspec, dump(spec))
-            write_text(folder.plan, plan_json)
+            stop.at_once = False  # the loop saves what is done
             problem = None
             try:
+                write_text(folder.runspec, dump(spec))
+                write_text(folder.plan, plan_json)
                 reason = loop.train(job)
+                if reason == "finished":
+                    final_folder(job, partial(_save, source, spec, job))
+                else:
+                    view.message(f"{reason}: saved after step {job.progress.step}; the same command resumes the run")
             except RewardsFailedError as error:
                 reason, problem = REWARDS_FAILED, str(error)
-            if reason == "finished":
-                digests, step = job.mark["content"]["model"], job.progress.step
-
-                def save(model: Any, tokenizer: Any, to: Path) -> None:
-                    record = record_of(source, digests, step, to, adapter=spec.lora is not None)
-                    save_model(model, tokenizer, to, record)
-
-                final_folder(job, save)
-            elif problem is None:
-                view.message(f"{reason}: saved after step {job.progress.step}; the same command resumes the run")
+            except (OSError, HeadwayError) as error:
+                problem = disk_full.words(error, folder.root, job)
+                if problem is None:
+                    raise
+                reason = disk_full.EXIT_REASON
+                folder.reserve.unlink(missing_ok=True)
             summary = summarise(job, reason, ledger) | {"problem": problem}
-            if problem is not None and not job.progress.step:
+            if reason == REWARDS_FAILED and not job.progress.step:
                 folder.evaluations.unlink(missing_ok=True)  # the mended reward's is the one to compare with
-        write_text(folder.summary, json.dumps(summary, indent=1) + "\n")
+            write_text(folder.summary, json.dumps(summary, indent=1) + "\n")
     return summary
+
+
+def _save(source: ModelSource, spec: RunSpec, job: Job, model: Any, tokenizer: Any, to: Path) -> None:
+    """Write the final model, or adapter, with the record of where it comes from."""
+    record = record_of(source, job.mark["content"]["model"], job.progress.step, to, adapter=spec.lora is not None)
+    save_model(model, tokenizer, to, record)
+
+
+@contextmanager
+def room_at_end(folder: RunFolder) -> Iterator[None]:
+    """Keep a little room, for the summary of a run that fills its disk. DiskFullError where there is none left for
+    what a run begins or ends with."""
+    try:
+        try:
+            yield
+        finally:
+            folder.reserve.unlink(missing_ok=True)
+    except OSError as error:
+        problem = disk_full.words(error, folder.root)
+        if problem is None:
+            raise
+        raise DiskFullError(problem) from error
+
+
+@contextmanager
+def nothing_to_save(stop: Stop) -> Iterator[None]:
+    """While a run loads, a signal ends it where it is. StoppedError then."""
+    stop.at_once = True
+    try:
+        yield
+    except EndRequested as request:
+        assert stop.signal is not None, "only a signal asks so"
+        raise StoppedError(
+            f"stopped by {request} while loading: nothing was changed; the same command starts or resumes the run",
+            stop.signal,
+        ) from None
 
 
 @contextmanager
 def opened(folder: RunFolder) -> Iterator[None]:
     """Make the directory and keep other processes out of it while inside.
 
-    Bad input found while loading takes the directory away again if it was not there or empty before. InputError
-    where it cannot be written or another process is in it.
+    Bad input found while loading, or a stop there, takes the directory away again if it was not there or empty
+    before. InputError where it cannot be written or another process is in it.
     """
     fresh = not folder.root.exists() or not any(folder.root.iterdir())
     with folder.lock():
         try:
             yield
-        except InputError:
+        except (InputError, StoppedError):
             if fresh and not folder.started():
                 shutil.rmtree(folder.root)
             raise
