@@ -4,9 +4,8 @@
 
 FILE is a CSV with a test's launch arguments, `alloc` (mem-allocated-bytes at the end of a step) and `max`
 (mem-max-allocated-bytes). A row is right where the end of the step is within max(200 MiB, 5 %) and the peak within
-max(250 MiB, 10 %). Rows of models with vision, of Megatron's
-own FSDP, with layers in captured graphs, or without a world size are not covered, with the reason. How a row is read:
-`golden_rows.py`.
+max(250 MiB, 10 %). Rows of models with vision, of stages given by letters, of distillation, or without a world size
+are not covered, with the reason. How a row is read: `golden_rows.py`.
 
 --json prints {"rows", "covered", "coverage", "end_within", "peak_within", "end_median", "peak_median", "reasons"}.
 """

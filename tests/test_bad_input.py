@@ -116,7 +116,7 @@ def test_the_output_directory_of_another_run(run: Run, tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in (tmp_path / "runs/run").rglob("*") if path.is_file()}
     code, error = run(train__seed="7")
     assert code == 2
-    assert "train.seed: 0 -> 7" in error
+    assert "train.seed 0 -> 7" in error
     assert {path: path.read_bytes() for path in (tmp_path / "runs/run").rglob("*") if path.is_file()} == before
 
 

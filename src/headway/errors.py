@@ -33,9 +33,13 @@ class DoesNotFitError(HeadwayError):
 
 
 class RewardsFailedError(HeadwayError):
-    """Most answers could not be scored, so that there is nothing to learn from. Exit code 6."""
+    """Most answers could not be scored, so that there is nothing to learn from. Exit code 6.
+
+    `exit_reason` is what summary.json says of such a run.
+    """
 
     exit_code = 6
+    exit_reason = "failed rewards"
 
 
 class LimitReachedError(HeadwayError):
@@ -45,9 +49,13 @@ class LimitReachedError(HeadwayError):
 
 
 class DiskFullError(HeadwayError):
-    """A file system, a quota or a limit on a file's size left no room for what a run writes. Exit code 7."""
+    """A file system, a quota or a limit on a file's size left no room for what a run writes. Exit code 7.
+
+    `exit_reason` is what summary.json says of such a run.
+    """
 
     exit_code = 7
+    exit_reason = "full disk"
 
 
 class StoppedError(HeadwayError):

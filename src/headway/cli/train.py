@@ -110,7 +110,7 @@ def train(
         summary = _run_or_go_on(spec, found, console, accept or (), tries if on_limit is OnLimit.RESUME else None)
     if as_json:
         print_json(summary)
-    if summary["exit_reason"] == "full disk":
+    if summary["exit_reason"] == DiskFullError.exit_reason:
         raise DiskFullError(summary["problem"])
     if summary["signal"] is not None and summary["exit_reason"] != "finished":
         raise typer.Exit(128 + summary["signal"])

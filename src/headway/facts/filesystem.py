@@ -31,7 +31,8 @@ class FileSystem(Struct, frozen=True):
 
 
 def file_system(path: Path, root: Path = ROOT) -> FileSystem | None:
-    """The file system that `path` is on, or will be once it is made; None where that cannot be asked.
+    """The file system that `path` is on, or will be once it is made; None where that cannot be asked, or
+    where it counts no blocks.
 
     `free` is what this user may use; a quota is not in it.
     """
@@ -42,6 +43,8 @@ def file_system(path: Path, root: Path = ROOT) -> FileSystem | None:
         size = os.statvfs(found)
         mount, kind = _mount(found.resolve(), root)
     except OSError:
+        return None
+    if not size.f_blocks:  # /proc and the like count nothing
         return None
     return FileSystem(mount, kind, size.f_blocks * size.f_frsize, size.f_bavail * size.f_frsize)
 

@@ -9,6 +9,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from headway.errors import DiskFullError, RewardsFailedError
 from headway.guard.recorder import PhasePeak
 from headway.plan.ledger import Ledger, Phase, Quantity
 from headway.reports.scores import scores
@@ -113,10 +114,7 @@ def _error(predicted: int, measured: int) -> str:
 def final_summary(summary: Mapping[str, Any]) -> Group:
     """How a run ended: evaluation before and after, steps, time, memory, and where everything is."""
     finished = summary["exit_reason"] == "finished"
-    ended = "finished" if finished else f"stopped by {summary['exit_reason']}; the same command resumes"
-    problem = summary.get("problem")
-    if problem is not None:
-        ended = "stopped: most answers could not be scored"
+    ended = "finished" if finished else _stopped(summary["exit_reason"])
     predicted, measured = summary["peak_predicted_bytes"], summary["peak_measured_bytes"]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(style="bold", no_wrap=True)
@@ -134,11 +132,22 @@ def final_summary(summary: Mapping[str, Any]) -> Group:
     files = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     files.add_column(no_wrap=True)
     files.add_column(overflow="fold")
-    for name, about in (FILES if problem is None else FILES_WITHOUT_REWARDS).items():
+    unscored = summary["exit_reason"] == RewardsFailedError.exit_reason
+    for name, about in (FILES_WITHOUT_REWARDS if unscored else FILES).items():
         if finished or name != "final":
             files.add_row(name, Text(about, style="dim"))
     table.add_row("", files)
+    if finished:
+        table.add_row("next", f"headway report {summary['output']}; headway export {summary['output']} MY-MODEL")
     return Group(Text(), table)
+
+
+def _stopped(reason: str) -> str:
+    """Why a run is not finished, and how it goes on."""
+    return {
+        RewardsFailedError.exit_reason: "stopped: most answers could not be scored",
+        DiskFullError.exit_reason: "stopped: the disk is full; the same command resumes once there is room",
+    }.get(reason, f"stopped by {reason}; the same command resumes")
 
 
 def _failures(counts: Mapping[str, int], first: str | None) -> Text:

@@ -9,8 +9,6 @@ from headway.plan.ledger import Phase
 from headway.train.job import Job
 from headway.units import format_bytes
 
-EXIT_REASON = "full disk"
-"""The `exit_reason` of a run that such a disk ended."""
 REASONS = {
     errno.ENOSPC: "No space left on device",
     errno.EDQUOT: "Disk quota exceeded",

@@ -26,9 +26,6 @@ from headway.train.record import record_of
 from headway.train.resume import claim
 from headway.train.stop import EndRequested, Stop, on_signals
 
-REWARDS_FAILED = "failed rewards"
-"""The `exit_reason` of a run whose first answers could not be scored; its `problem` says why."""
-
 
 def run(
     spec: RunSpec,
@@ -69,15 +66,15 @@ def run(
                 else:
                     view.message(f"{reason}: saved after step {job.progress.step}; the same command resumes the run")
             except RewardsFailedError as error:
-                reason, problem = REWARDS_FAILED, str(error)
+                reason, problem = error.exit_reason, str(error)
             except (OSError, HeadwayError) as error:
                 problem = disk_full.words(error, folder.root, job)
                 if problem is None:
                     raise
-                reason = disk_full.EXIT_REASON
+                reason = DiskFullError.exit_reason
                 folder.reserve.unlink(missing_ok=True)
             summary = summarise(job, reason, ledger) | {"problem": problem}
-            if reason == REWARDS_FAILED and not job.progress.step:
+            if reason == RewardsFailedError.exit_reason and not job.progress.step:
                 folder.evaluations.unlink(missing_ok=True)  # the mended reward's is the one to compare with
             write_text(folder.summary, json.dumps(summary, indent=1) + "\n")
     return summary

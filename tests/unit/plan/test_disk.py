@@ -81,6 +81,10 @@ def test_the_most_checkpoints_that_fit() -> None:
     assert [largest_keep(NEEDS_32, room * GIB) for room in (40, 32, 31, 22, 21)] == [2, 2, 1, 1, 0]
 
 
+def test_a_file_system_without_blocks_has_no_free_space_to_hold_a_run_against() -> None:
+    assert file_system(Path("/proc/self")) is None
+
+
 def test_the_file_system_of_a_path_that_is_not_there_yet(tmp_path: Path) -> None:
     found = file_system(tmp_path / "not" / "yet")
     assert found is not None

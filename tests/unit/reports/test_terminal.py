@@ -296,6 +296,21 @@ def test_final_summary_of_failed_rewards_says_so_and_leads_to_the_log() -> None:
     assert not any("finished" in text or "checkpoints" in text for text in lines)
 
 
+def test_final_summary_of_a_full_disk_is_not_of_failed_rewards() -> None:
+    lines = shown(
+        final_summary(summary(exit_reason="full disk", problem="why", eval_before=None, eval_after=None)), 120
+    )
+    assert row(lines, "run").endswith("stopped: the disk is full; the same command resumes once there is room")
+    assert any("checkpoints" in text for text in lines)
+    assert not any("reward.log" in text or text.startswith("next") for text in lines)
+
+
+def test_final_summary_of_a_finished_run_leads_to_its_page_and_its_model() -> None:
+    lines = shown(final_summary(summary()), 120)
+    output = summary()["output"]
+    assert row(lines, "next") == f"next      headway report {output}; headway export {output} MY-MODEL"
+
+
 def test_final_summary_tells_of_failed_rewards_and_dropped_prompts() -> None:
     first = "exception: ZeroDivisionError: division by zero (mine.py:2)"
     told = summary(
