@@ -1,6 +1,7 @@
 """The accuracy command: what it predicts of public rows, how it counts, and what it does with rows that are wrong."""
 
 import json
+import statistics
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import planner_accuracy
+import rule_of_thumb
 from planner_accuracy import Scored, main, percentile, score, summary
 
 DATA = Path(__file__).parents[1] / "data" / "measured"
@@ -225,3 +227,12 @@ def test_names_and_sources_do_not_change_a_prediction(path: Path) -> None:
         source = "by Liger-Kernel" if "Liger-Kernel" in row["source"] else "elsewhere"
         renamed = {**row, "id": "x", "source": source, "model": {**row["model"], "name": "some model"}}
         assert [each.predicted for each in score("a", row)] == [each.predicted for each in score("a", renamed)]
+
+
+def test_the_readme_has_the_figures_of_the_rule_of_thumb() -> None:
+    pairs = list(rule_of_thumb.errors(sorted(DATA.glob("*.jsonl"))))
+    readme = (Path(__file__).parents[2] / "README.md").read_text().replace(" %", "%")
+    assert f"on the {len(pairs)} public runs" in readme
+    for values in zip(*pairs, strict=True):
+        far = sum(value > 0.2 for value in values) / len(values)
+        assert f"| {statistics.median(values):.1%} | {percentile(sorted(values), 0.9):.1%} | {far:.0%} |" in readme

@@ -122,13 +122,15 @@ def train(
 
 def _print_plan(planned: "Planned", on_disk: "DiskVerdict", spec: "RunSpec", console: "Console") -> None:
     """What the run will hold, what it will write, how long it will take, and what this CPU is slow at."""
+    from headway.cli.again import place
     from headway.facts.probe import bf16_arithmetic
     from headway.reports.ledger import ledger_table
     from headway.reports.time import time_line
 
+    assert spec.output.dir is not None, "the loader sets it"
     console.print(ledger_table(planned.ledger, planned.machine, planned.outcome.pools))
     console.print(on_disk.text(), markup=False, highlight=False)
-    if (line := time_line(planned)) is not None:
+    if (line := time_line(planned, place(spec.output.dir / "checkpoints").step)) is not None:
         console.print(line)
     if spec.model.dtype == "bf16" and planned.workload.device == "cpu" and bf16_arithmetic() is False:
         console.print('[yellow]This CPU has no bf16 arithmetic: model.dtype = "fp32" trains many times faster here.')

@@ -5,13 +5,18 @@ from rich.text import Text
 from headway.plan.planned import Planned
 
 
-def time_line(planned: Planned) -> Text | None:
-    """A step and the whole run, what that comes from and how far it may be off; None where nothing tells."""
+def time_line(planned: Planned, done: int = 0) -> Text | None:
+    """A step and the whole run, what that comes from and how far it may be off; None where nothing tells.
+
+    `done`: steps that a run which goes on has behind it.
+    """
     found = planned.time
     if found is None:
         return None
     steps = planned.workload.steps
-    whole = f", {roughly(found.run)} for {steps:,} steps" if steps > 1 else ""
+    left = max(1, steps - done)
+    of = f"the last {left:,} steps" if done else f"{steps:,} steps"
+    whole = f", {roughly(found.run * left / steps)} for {of}" if left > 1 else ""
     parts = f" (rollout {roughly(found.rollout)}, training {roughly(found.train)})" if found.rollout else ""
     return Text(
         f"Time: about {roughly(found.step)} a step{parts}{whole}, with answers at their longest; "
