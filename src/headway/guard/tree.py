@@ -253,8 +253,8 @@ class Tree:
             return "child"
         if self._watcher is not None and stat.parent == self._watcher and self._is_orphan_of_ours(stat):
             return "adopted"
-        if stat.group in self._groups and stat.parent in self._reapers:
-            return "group"
+        if stat.group in self._groups and stat.parent in self._reapers and stat.pid != stat.group:
+            return "group"  # a new leader is a stranger: the number of a group is free once all of it are gone
         if self._has_marker(stat.pid):
             return "marker"
         return "Ray session" if self._ray.serves(self._files.command(stat.pid)) else None

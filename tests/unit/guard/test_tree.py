@@ -81,8 +81,10 @@ def wait_until(check: Callable[[], object], seconds: float = 10.0) -> None:
 
 
 def signs(tree: Tree) -> dict[str, str]:
-    """Of the sleepers in the tree, by what they sleep: the sign by which each belongs."""
-    return {each.command.split()[1]: each.sign for each in tree.refresh() if each.name == "sleep"}
+    """Of the sleepers in the tree, by what they sleep: the sign by which each belongs. One that only begins has no
+    command yet."""
+    sleepers = [(each.command.split(), each.sign) for each in tree.refresh() if each.name == "sleep"]
+    return {words[1]: sign for words, sign in sleepers if len(words) > 1}
 
 
 def test_descendants_and_daemons_belong_and_their_ends_are_known(processes: Processes) -> None:
@@ -132,15 +134,15 @@ def collect(tree: Tree, pid: int) -> dict[int, Ended]:
     reason="before Linux 6.15 the kernel tells how a process ended to its parent alone",
 )
 def test_the_end_of_a_process_is_known_that_its_own_parent_waited_for(processes: Processes) -> None:
-    root = processes.run(["bash", "-c", "sleep 104 & wait $!; bash -c 'sleep 0.3; exit 5'; read line"])
+    root = processes.run(["bash", "-c", "sleep 104 & wait $!; bash -c 'sleep 2; exit 5'; read line"])
     tree = Tree(root.pid)
     wait_until(lambda: "104" in signs(tree))
     sleeper = one(tree, "sleep 104")
     os.kill(sleeper.pid, signal.SIGTERM)
     ends = collect(tree, sleeper.pid)
     assert ends[sleeper.pid].signal == signal.SIGTERM
-    wait_until(lambda: any(each.command.startswith("bash -c sleep 0.3") for each in tree.refresh()))
-    inner = next(each for each in tree.members if each.command.startswith("bash -c sleep 0.3"))
+    wait_until(lambda: any(each.command.startswith("bash -c sleep 2") for each in tree.refresh()))
+    inner = next(each for each in tree.members if each.command.startswith("bash -c sleep 2"))
     assert collect(tree, inner.pid)[inner.pid].code == 5
     tree.close()
 
@@ -275,7 +277,9 @@ class FakeProc:
         (folder / "cmdline").write_bytes(name.encode() + b"\0")
 
     def remove(self, pid: int) -> None:
-        shutil.rmtree(self.root / f"proc/{pid}")
+        """Its folder stays under another name, so that the next one has another inode, as in /proc."""
+        folder = self.root / f"proc/{pid}"
+        folder.rename(folder.with_suffix(".gone"))
 
     def renew(self, pid: int) -> None:
         """The same files in another folder, which has another inode."""
