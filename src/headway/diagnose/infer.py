@@ -36,6 +36,8 @@ PREFERENCE = (
 
 MEMORY_KILLS = ("ray-memory-monitor", "cgroup-oom-kill", "kernel-oom-kill")
 MOST_PLACES = 12
+COMMAND = 60
+"""Characters of a command that name a process."""
 BOX = "black-box"
 """The name of the source that a black box's own lines stand in."""
 _COMPONENTS = (
@@ -349,6 +351,8 @@ def _process(case: Case) -> str:
     if event.kind == "elastic-exit" and {"rank", "pid"} & set(event.fields):
         told = (("local rank", "rank"), ("pid", "pid"))
         return " ".join(f"{name} {event.fields[key]}" for name, key in told if key in event.fields)
+    if event.kind in ("killed", "terminated") and (pid := event.fields.get("pid")):
+        return f"{event.fields.get('command', '')[:COMMAND]} pid {pid}".strip()
     if not event.kind.startswith("ray-"):
         return str(event.line.process)
     names = {"name": "", "pid": ""}
