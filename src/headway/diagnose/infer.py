@@ -9,11 +9,11 @@ from msgspec.structs import replace
 
 from headway.diagnose.applied import asked, here
 from headway.diagnose.case import Case
-from headway.diagnose.causes import NOT_ESTABLISHED, UNKNOWN, family
+from headway.diagnose.causes import ASKED, NOT_ESTABLISHED, UNKNOWN, family
 from headway.diagnose.engines import engine_advice, engine_of, is_late, late_advice, owner_of
 from headway.diagnose.evidence import RANK, Evidence, Grade, Place
 from headway.diagnose.finding import Candidate, Finding, RuledOut
-from headway.diagnose.incidents import REFUSED, Incident, incidents
+from headway.diagnose.incidents import REFUSED, Incident, incidents, is_interrupt
 from headway.diagnose.numbers import refusal
 from headway.diagnose.readers import REFUSALS
 from headway.diagnose.rules import rules
@@ -96,10 +96,16 @@ def _finding(
         candidates=(*candidates, *_senders(name, cause, case), *_limits(case)),
         would_settle=asked(settle, seen), advice=here((*advice, *_warnings(advice, rule)), seen),
         clock=event.line.clock, run=event.line.run, survived=incident.survived,
+        outcome="stopped" if name == ASKED or is_interrupt(event) else "died",
         kill=case.kill if name in MEMORY_KILLS else None,
         asked=case.refusal.asked if name == "device-allocation-failure" else None,
     )  # fmt: skip
-    return _with_sentence(made, case)
+    return _with_sentence(made if made.outcome == "died" else _asked(made), case)
+
+
+def _asked(made: Finding) -> Finding:
+    """A stop that was asked for needs no change, and no question is left but who asked."""
+    return replace(made, advice=(), would_settle=(), candidates=(), ruled_out=())
 
 
 def _saving(case: Case) -> tuple[Place, ...]:

@@ -7,6 +7,8 @@ AGAIN = {
     "pod-eviction": "the pod is gone with it",
     "python-exit": "the program left by itself",
     "hang": "nothing ended",
+    "finished": "it was no death",
+    "asked-to-stop": "somebody asked it to stop",
     "unknown": "nothing shows how it ended",
 }
 """Mechanisms after which a restart is no answer."""

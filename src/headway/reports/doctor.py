@@ -31,6 +31,9 @@ def _wrapped(text: str, width: int) -> list[str]:
 def _parts(found: Diagnosis) -> Iterator[str]:
     answer = found.answer
     yield answer.sentence
+    if answer.outcome != "died" and not answer.advice:
+        yield from _section("Not read", list(found.notes))
+        return
     yield ""
     yield from _grades(answer)
     yield from _section(

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from math import inf
 from pathlib import Path
 
+from headway.diagnose.finding import Outcome
 from headway.diagnose.lines import Source
 from headway.diagnose.readers.recordings import Recorded
 from headway.diagnose.sign import Sign
@@ -34,6 +35,8 @@ MOST_ACTIONS = 6
 TOGETHER_S, LAST_S = 1.5, 120.0
 """Seconds within which ends belong together; seconds before the run's end in which they belong to it."""
 FIRST = r"black box: process (?P<pid>\d+) \((?P<name>.*)\) ended first, by signal (?P<signal>\d+)\b"
+INTERRUPTED = (0, 1, 130)
+"""Exit codes of a command that SIGINT has reached."""
 DAEMONS = r"earlyoom|systemd-oomd|oomd|nohang"
 
 SIGNS = (
@@ -72,6 +75,13 @@ SIGNS = (
         ("black box: headway's guard",),
         r"black box: headway's guard stopped the run \((?P<detector>[a-z_ ]+), (?P<pool>\S+)\): (?P<reason>.+)$",
         says="headway itself sent SIGTERM to the run, before memory reached a limit",
+    ),
+    Sign(
+        "box-code",
+        "symptom",
+        ("black box: the command's exit code: ",),
+        r"exit code: [1-9]",
+        says="how the command ended, which tells of no reason",
     ),
     Sign(
         "box-growth",
@@ -115,7 +125,8 @@ def read_box(folder: Path) -> tuple[Box, Recorded]:
     last = box.last
     lines = tuple(f"{folder.name}: {line}" for line in _about(box))
     phase, step = (last and last.phase) or "", last.step if last else None
-    return box, Recorded(phase, step, lines, _how(box), box.begun.spec, box.begun.ledger)
+    outcome, sentence = _how(box)
+    return box, Recorded(phase, step, lines, sentence, box.begun.spec, box.begun.ledger, outcome)
 
 
 def box_sources(folder: Path, run: int = 0) -> list[Source]:
@@ -154,6 +165,8 @@ def told(box: Box) -> Iterator[str]:
     lines = [(each.t, _ended(each, first=each.pid in first)) for each in box.ended if not _well(each)]
     lines += [(each.t, _stopped(each)) for each in box.actions if each.name == "stop" and not each.dry]
     lines += [(each.t, _grown(each)) for each in _growths(box)]
+    if (asked := asked_to_stop(box)) is not None:
+        lines.append((asked[0], f"asked to stop by SIGINT ({asked[1]})"))
     lines += [(each.t, _sent(each, own=each.sender == box.begun.pid)) for each in box.sent]
     if box.over is not None:
         code = 128 + box.over.signal if box.over.signal is not None else box.over.code
@@ -277,13 +290,38 @@ def _sent(each: Sent, *, own: bool) -> str:
     return f"{said}, by process {each.sender} ({each.sender_name}){', of the run' if each.inside else ''}"
 
 
-def _how(box: Box) -> str:
-    """A sentence on how the command ended, as headway saw it; empty where it did not."""
-    if box.over is None or (box.over.signal is None and box.over.code is None):
-        return ""
-    if box.over.signal is not None:
-        return f"{signal_name(box.over.signal)} ended the command; why is not in what was read."
-    return f"The command ended with exit code {box.over.code}; why is not in what was read."
+def _how(box: Box) -> tuple[Outcome, str]:
+    """Whether it was a death, and a sentence on how the command ended, as headway saw it; empty where it did not."""
+    over = box.over
+    if over is None or (over.signal is None and over.code is None):
+        return "died", ""
+    if over.code == 0 and _went_well(box):
+        return "finished", "The command finished (exit code 0): nothing ended it early."
+    if over.signal is not None:
+        return "died", f"{signal_name(over.signal)} ended the command; why is not in what was read."
+    return "died", f"The command ended with exit code {over.code}; why is not in what was read."
+
+
+def _went_well(box: Box) -> bool:
+    """Whether nobody stopped the run, and none of its processes but small helpers ended badly shortly before the
+    end."""
+    if any(action.name == "stop" and not action.dry for action in box.actions) or asked_to_stop(box) is not None:
+        return False
+    until = box.over.t if box.over is not None else 0.0
+    return not any(not _well(each) and _matters(box, each) and each.t >= until - LAST_S for each in box.ended)
+
+
+def asked_to_stop(box: Box) -> tuple[float, str] | None:
+    """When SIGINT reached a command that then ended as one does that is asked to, and how: by that signal, or with one
+    of the codes of such an end shortly after a Ctrl-C that headway passed on."""
+    over = box.over
+    if over is None or not (over.signal == signal.SIGINT or over.code in INTERRUPTED):
+        return None
+    sent = (each for each in box.sent if each.signal == signal.SIGINT and each.pid is None)
+    passed = next((each for each in sent if 0 <= over.t - each.t <= LAST_S), None)
+    if passed is not None:
+        return passed.t, "Ctrl-C" if passed.kernel else "sent to headway"
+    return (over.t, "which ended the command") if over.signal == signal.SIGINT else None
 
 
 def _over_plan(box: Box) -> Iterator[str]:
