@@ -36,13 +36,16 @@ class Read(Struct, frozen=True):
 
     def of_run(
         self, run: int
-    ) -> tuple[tuple[Evidence, ...], tuple[tuple[int, str], ...], tuple[tuple[int, int], ...], tuple[str, ...]]:
-        """Evidence, measured memory, (order, step) and first lines of one run."""
+    ) -> tuple[
+        tuple[Evidence, ...], tuple[tuple[int, str], ...], tuple[tuple[int, int], ...], tuple[str, ...], tuple[str, ...]
+    ]:  # fmt: skip
+        """Evidence, measured memory, (order, step), first lines and last lines of one run."""
         scans = [scan for scan in self.scans if scan.source.run == run]
         memory = tuple(line for scan in scans for line in scan.memory.lines)
         steps = tuple((scan.first_order + line, step) for scan in scans for line, step in scan.steps)
         heads = tuple(text[:HEAD] for scan in scans for _, text in scan.head)
-        return tuple(each for each in self.evidence if each.line.run == run), memory, steps, heads
+        tails = tuple(text for scan in scans for _, text in scan.tail)
+        return tuple(each for each in self.evidence if each.line.run == run), memory, steps, heads, tails
 
 
 def read(sources: Sequence[Source]) -> Read:
@@ -82,10 +85,11 @@ def _processes(kill: MonitorKill | None) -> Iterator[str]:
 
 
 def _of(found: Read, run: int, settings: Settings) -> tuple[
-    tuple[Evidence, ...], Settings, tuple[tuple[int, str], ...], tuple[tuple[int, int], ...], tuple[str, ...]
+    tuple[Evidence, ...], Settings, tuple[tuple[int, str], ...], tuple[tuple[int, int], ...], tuple[str, ...],
+    tuple[str, ...],
 ]:  # fmt: skip
-    evidence, memory, steps, heads = found.of_run(run)
-    return evidence, settings, memory, steps, heads
+    evidence, memory, steps, heads, tails = found.of_run(run)
+    return evidence, settings, memory, steps, heads, tails
 
 
 def answer_of(findings: Sequence[Finding]) -> Finding:

@@ -26,6 +26,7 @@ CAUSES_AGAIN = {
     "scale-down": "the machine was taken back",
     "engine-start-budget": "the engine finds no room again",
     "device-graph-capture": "the engine finds no room again",
+    "numerics": "the same step gives the same numbers again",
     "library-fault": "the same library fails again",
     "host-memory-capacity": "the same run needs the same memory",
     "unified-memory-full": "the same run needs the same memory",

@@ -51,7 +51,8 @@ def sentence(finding: Finding, case: Case) -> str:
     if finding.outcome == "stopped":
         said = case.event if case.event is not None and case.event.kind == "run-asked-to-stop" else None
         own = "" if said is None else said.fields.get("name", "")
-        return stop_sentence(own or "SIGINT", finding.step, GOES_ON if own else "")
+        told = stop_sentence(own or "SIGINT", finding.step, GOES_ON if own else "")
+        return f"{told.removesuffix('.')}{_cause(finding, case)}." if finding.advice else told
     how = _mechanism(finding, case)
     step = f" (step {finding.step})" if finding.step is not None else ""
     went = "; the run went on after it" if finding.survived else ""
