@@ -80,6 +80,7 @@ def diagnosed(
     """What ended a run, as the command says it. InputError for what cannot be read."""
     from msgspec.structs import replace
 
+    from headway.diagnose.beside import with_recording
     from headway.diagnose.causes import FINISHED, UNKNOWN
     from headway.diagnose.compare import compare
     from headway.diagnose.doctor import diagnose
@@ -105,7 +106,8 @@ def diagnosed(
         if last.outcome != "died":
             found = found.with_answer(no_death(found.answer, last.outcome, "proven", last.ended))
         elif found.answer.mechanism == UNKNOWN:
-            found = found.with_answer(replace(found.answer, sentence=last.ended))
+            found = replace(found.with_answer(replace(found.answer, sentence=last.ended)), said=last.said)
+    found = with_recording(found, [*logs, *runs], read=bool(recorded))
     step = found.answer.step
     if script is not None and step is not None and settings.lints:
         settings = _settings(logs + runs, script, machine, step)

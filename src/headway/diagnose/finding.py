@@ -84,7 +84,8 @@ class Moment(Struct, frozen=True):
 
 
 class Diagnosis(Struct, frozen=True):
-    """The answer, all ends that were found, and the order of what was read. `notes` say what could not be read."""
+    """The answer, all ends that were found, and the order of what was read. `notes` say what could not be read,
+    `said` are the last words of a recorded command that ended with a bad code, where nothing else tells why."""
 
     answer: Finding
     findings: tuple[Finding, ...]
@@ -92,6 +93,7 @@ class Diagnosis(Struct, frozen=True):
     notes: tuple[str, ...] = ()
     context: tuple[str, ...] = ()
     remedies: tuple[Mapping[str, object], ...] = ()
+    said: tuple[str, ...] = ()
 
     @property
     def sentence(self) -> str:

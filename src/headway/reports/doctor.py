@@ -39,6 +39,7 @@ def _parts(found: Diagnosis) -> Iterator[str]:
     yield from _section(
         "What shows it", [f"{place}  {place.text.strip()[:TEXT]}" for place in answer.evidence[:LINES]]
     )
+    yield from _section("What the command said last", list(found.said))
     yield from _section("Ruled out", [f"{each.name}: {each.because}" for each in answer.ruled_out])
     title = "Who can have sent it" if answer.mechanism == "sigterm" else "Also possible"
     yield from _section(title, [f"{each.name}: {each.because}" for each in answer.candidates])

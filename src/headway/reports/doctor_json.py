@@ -19,6 +19,7 @@ def document(found: Diagnosis) -> Document:
         "timeline": [_moment(each) for each in found.timeline],
         "context": list(found.context),
         "notes": list(found.notes),
+        "said": list(found.said),
     }
 
 

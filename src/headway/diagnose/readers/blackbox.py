@@ -14,6 +14,7 @@ from headway.diagnose.finding import Outcome
 from headway.diagnose.lines import Source
 from headway.diagnose.readers.recordings import Recorded
 from headway.diagnose.sign import Sign
+from headway.diagnose.text import clean
 from headway.diagnose.sources import opener, text_source
 from headway.guard.blackbox import Box, is_written, read_blackbox
 from headway.guard.boxlog import logs_of
@@ -35,6 +36,8 @@ MOST_ACTIONS = 6
 TOGETHER_S, LAST_S = 1.5, 120.0
 """Seconds within which ends belong together; seconds before the run's end in which they belong to it."""
 FIRST = r"black box: process (?P<pid>\d+) \((?P<name>.*)\) ended first, by signal (?P<signal>\d+)\b"
+SAID_LINES, LONGEST_SAID, MOST_SAID = 10, 200, 16 << 10
+"""Lines of a command's last words, characters of each, and characters of a recording in which they are looked for."""
 INTERRUPTED = (0, 1, 130)
 """Exit codes of a command that SIGINT has reached."""
 DAEMONS = r"earlyoom|systemd-oomd|oomd|nohang"
@@ -126,7 +129,17 @@ def read_box(folder: Path) -> tuple[Box, Recorded]:
     lines = tuple(f"{folder.name}: {line}" for line in _about(box))
     phase, step = (last and last.phase) or "", last.step if last else None
     outcome, sentence = _how(box)
-    return box, Recorded(phase, step, lines, sentence, box.begun.spec, box.begun.ledger, outcome)
+    said = last_words(box) if box.over is not None and box.over.code else ()
+    return box, Recorded(phase, step, lines, sentence, box.begun.spec, box.begun.ledger, outcome, said)
+
+
+def last_words(box: Box) -> tuple[str, ...]:
+    """The last lines that the command wrote to standard error, or of its output where it has only one; few, short and
+    without control characters, whatever the recording holds."""
+    errors = box.over.errors[-MOST_SAID:] if box.over is not None else ""
+    lines = errors.splitlines() if errors.strip() else list(box.log[-SAID_LINES * 4 :])
+    shown = [text for line in lines if (text := clean(line[-LONGEST_SAID * 4 :].encode(errors="replace")).strip())]
+    return tuple(text[:LONGEST_SAID] for text in shown[-SAID_LINES:])
 
 
 def box_sources(folder: Path, run: int = 0) -> list[Source]:
@@ -299,7 +312,9 @@ def _how(box: Box) -> tuple[Outcome, str]:
         return "finished", "The command finished (exit code 0): nothing ended it early."
     if over.signal is not None:
         return "died", f"{signal_name(over.signal)} ended the command; why is not in what was read."
-    return "died", f"The command ended with exit code {over.code}; why is not in what was read."
+    said = last_words(box)
+    told = f"; the last that it said: {said[-1]}" if said else ""
+    return "died", f"The command ended with exit code {over.code}; why is not in what was read{told}."
 
 
 def _went_well(box: Box) -> bool:
