@@ -86,7 +86,7 @@ def diagnosed(
     from headway.diagnose.doctor import diagnose
     from headway.diagnose.ended import no_death
     from headway.diagnose.run_facts import due, from_spec, merged, other_starts, resume
-    from headway.diagnose.sources import sources_of
+    from headway.diagnose.sources import sources_of, text_source
     from headway.errors import InputError
 
     sources = sources_of(logs, runs, live=live)
@@ -94,6 +94,7 @@ def diagnosed(
     told = _recordings([source.name for source in sources])
     # a recording's header describes every limit of the machine, which is no evidence that one was reached
     sources = [source for source in sources if source.name not in told]
+    sources += [text_source(f"{name} (measured)", "\n".join(each.grown)) for name, each in told.items() if each.grown]
     boxes = _boxes(logs + runs)
     if script is None and boxes and boxes[-1].spec:
         settings = merged(from_spec(boxes[-1].spec), settings)

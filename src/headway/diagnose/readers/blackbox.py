@@ -12,6 +12,7 @@ from pathlib import Path
 
 from headway.diagnose.finding import Outcome
 from headway.diagnose.lines import Source
+from headway.diagnose.readers import own_growth
 from headway.diagnose.readers.recordings import Recorded
 from headway.diagnose.sign import Sign
 from headway.diagnose.text import clean
@@ -178,6 +179,7 @@ def told(box: Box) -> Iterator[str]:
     lines = [(each.t, _ended(each, first=each.pid in first)) for each in box.ended if not _well(each)]
     lines += [(each.t, _stopped(each)) for each in box.actions if each.name == "stop" and not each.dry]
     lines += [(each.t, _grown(each)) for each in _growths(box)]
+    lines += _own_growth(box)
     if (asked := asked_to_stop(box)) is not None:
         lines.append((asked[0], f"asked to stop by SIGINT ({asked[1]})"))
     lines += [(each.t, _sent(each, own=each.sender == box.begun.pid)) for each in box.sent]
@@ -282,6 +284,15 @@ def _growths(box: Box) -> Iterator[Action]:
     until = box.over.t if box.over is not None else (box.last.t if box.last else box.begun.t)
     last = {(each.pool, each.gauge): each for each in box.actions if each.detector in ("forecast", "steady rise")}
     return (each for each in last.values() if each.t >= until - LAST_S)
+
+
+def _own_growth(box: Box) -> Iterator[tuple[float, str]]:
+    """How the process that ended badly first, or its control group, grew up to its end."""
+    until = box.over.t if box.over is not None else (box.last.t if box.last else box.begun.t)
+    bad = [each for each in box.ended if not _well(each) and _matters(box, each)]
+    ended = own_growth.first_bad(bad, until, LAST_S, TOGETHER_S)
+    if ended is not None:
+        yield from ((ended.t, text) for text in own_growth.of_box(box, ended))
 
 
 def _grown(action: Action) -> str:

@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.diagnose.finding import Outcome
+from headway.diagnose.readers import own_growth
 from headway.diagnose.sentence import GOES_ON, stop_sentence
 from headway.errors import InputError
 from headway.guard.recorder import Segment, read_recording
@@ -24,7 +26,8 @@ class Recorded(Struct, frozen=True):
     """What a recording tells of a run's end. `phase` is the one that was not finished, or the last that was.
 
     `ended` is a sentence on how the run ended, as whoever recorded it saw that; empty where nobody did; `outcome`
-    whether that was a death. `said` are the last lines of a command that ended with a bad code. `spec` and `ledger` are what was read of the run and planned, as a black box has them.
+    whether that was a death. `said` are the last lines of a command that ended with a bad code, `grown` what was measured
+    of its own growth, in lines that the rules weigh. `spec` and `ledger` are what was read of the run and planned, as a black box has them.
     """
 
     phase: str
@@ -35,6 +38,7 @@ class Recorded(Struct, frozen=True):
     ledger: str = ""
     outcome: Outcome = "died"
     said: tuple[str, ...] = ()
+    grown: tuple[str, ...] = ()
 
 
 def read(path: Path) -> Recorded | None:
@@ -46,7 +50,14 @@ def read(path: Path) -> Recorded | None:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
     if not (start.startswith(b'{"kind": "header"') and b'"format"' in start):
         return None
-    return _told(path, read_recording(path).segments[-1])
+    segment = read_recording(path).segments[-1]
+    return replace(_told(path, segment), grown=tuple(own_growth.of_recording(path, _group_limit(segment))))
+
+
+def _group_limit(segment: Segment) -> int | None:
+    """The limit of the run's control group, where its machine has one."""
+    limits = (limit for pool in segment.header.machine.pools for limit in pool.limits)
+    return next((limit.bytes for limit in limits if limit.name == "cgroup"), None)
 
 
 def _told(path: Path, segment: Segment) -> Recorded:
