@@ -20,7 +20,11 @@ def with_recording(found: Diagnosis, logs: Sequence[str], *, read: bool) -> Diag
     folder = next((str(path.parent) for word in logs if (path := Path(word)).is_file() and _recorded(path)), None)
     if not read and folder is None:
         return found
-    instead = () if read or folder is None else (Settle(f"headway doctor {folder}", "the recording beside the log", MEMORY.line),)
+    instead = (
+        ()
+        if read or folder is None
+        else (Settle(f"headway doctor {folder}", "the recording beside the log", MEMORY.line),)
+    )
     changed = {id(each): _asking(each, instead) for each in found.findings}
     answer = changed.get(id(found.answer)) or _asking(found.answer, instead)
     return replace(found, answer=answer, findings=tuple(changed.values()))

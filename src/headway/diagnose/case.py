@@ -55,8 +55,8 @@ def _goes_on(text: str) -> bool:
 
 
 class Case(Struct, frozen=True, dict=True):
-    """One end of one run. `event` is the evidence that shows how it ended; None where nothing does. `tail` are the last
-    lines of the logs."""
+    """One end of one run. `event` is the evidence that shows how it ended; None where nothing does. `tail` are the
+    last lines of the logs."""
 
     mechanism: str
     event: Evidence | None

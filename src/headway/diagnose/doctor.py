@@ -37,7 +37,8 @@ class Read(Struct, frozen=True):
     def of_run(
         self, run: int
     ) -> tuple[
-        tuple[Evidence, ...], tuple[tuple[int, str], ...], tuple[tuple[int, int], ...], tuple[str, ...], tuple[str, ...]
+        tuple[Evidence, ...], tuple[tuple[int, str], ...], tuple[tuple[int, int], ...], tuple[str, ...],
+        tuple[str, ...],
     ]:  # fmt: skip
         """Evidence, measured memory, (order, step), first lines and last lines of one run."""
         scans = [scan for scan in self.scans if scan.source.run == run]

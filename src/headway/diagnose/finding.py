@@ -39,7 +39,8 @@ class Finding(Struct, frozen=True):
 
     `cause` is "not-established" where nothing shows it; with a grade of open it is the likeliest, not more. `family`
     is the cause's, of one that is only the likeliest too, else the mechanism's. `survived`: the run went on after
-    it. `outcome`: whether it was a death at all; where not, the cause is empty as a rule. `kill` are the numbers of Ray's monitor, `asked` the bytes of a request that was refused.
+    it. `outcome`: whether it was a death at all; where not, the cause is empty as a rule. `kill` are the numbers of
+    Ray's monitor, `asked` the bytes of a request that was refused.
     """
 
     mechanism: str

@@ -18,7 +18,7 @@ from headway.diagnose.numbers import refusal
 from headway.diagnose.readers import REFUSALS
 from headway.diagnose.rules import rules
 from headway.diagnose.rules.rule import Advice, Claim, Rule
-from headway.diagnose.seen import Seen, look
+from headway.diagnose.seen import look
 from headway.diagnose.sentence import sentence
 from headway.diagnose.settings import Settings
 from headway.units import format_bytes

@@ -18,6 +18,8 @@ SHARES = (1.0, 0.75, 0.5)
 """Parts of the time up to the end in which a rise is looked for, the longest first."""
 NEAR = 0.8
 """Share of a limit that was used before it was reached step by step; from less it was a jump."""
+TEARDOWN, TEARDOWN_S = 2, 2.0
+"""Readings, or seconds, after the highest one in which a process may give its memory back because it is ending."""
 STEPS, LONG_S = 3, 30.0
 """Steps, or seconds where none are told, over which a rise is none of a start."""
 
@@ -50,6 +52,19 @@ class Rise(Struct, frozen=True):
     def __str__(self) -> str:
         over = f"{self.steps} steps" if self.steps >= STEPS else f"{self.seconds:.0f} s"
         return f"rose evenly from {format_bytes(self.first)} to {format_bytes(self.last)} over {over}"
+
+
+def until_peak(points: Sequence[Point]) -> Sequence[Point]:
+    """Readings up to the highest one, where only what may be a teardown follows it; else all of them.
+
+    >>> [point.bytes for point in until_peak([Point(t, size) for t, size in enumerate((1, 5, 9, 2))])]
+    [1, 5, 9]
+    """
+    if not points:
+        return points
+    at = max(range(len(points)), key=lambda place: points[place].bytes)
+    short = len(points) - 1 - at <= TEARDOWN or points[-1].t - points[at].t <= TEARDOWN_S
+    return points[: at + 1] if short else points
 
 
 def rise(points: Sequence[Point]) -> Rise | None:

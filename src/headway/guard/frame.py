@@ -49,7 +49,8 @@ class ProcessUse(Struct, frozen=True):
 
     `start` is its start in clock ticks since boot: with the pid it names the process, as pids are used again. `name`
     is what it calls itself, such as `ray::Trainer.train`; `role` what it is of the run, where that is known.
-    `device` has bytes by device pool. `wall` is a limit of its own, which is read of the largest few. `pss` counts shared pages by their share, and is read rarely.
+    `device` has bytes by device pool. `pss` counts shared pages by their share, and is read rarely. `wall` is a limit
+    of its own, which is read of the largest few.
     """
 
     pid: int

@@ -20,7 +20,6 @@ from headway.facts.probe import (
     read_fields,
     read_text,
 )
-
 from headway.guard.frame import Wall
 
 __all__ = [

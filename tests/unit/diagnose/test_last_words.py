@@ -27,13 +27,26 @@ def boxed(folder: Path, over: Over, log: bytes = b"output\n") -> Diagnosis:
 
 def test_a_real_command_s_standard_error_is_told_and_its_output_is_not(tmp_path):
     code = r"import sys; print('fine'); print('\x1b[31mno such\x07 file\x9b2J: a.txt', file=sys.stderr); sys.exit(3)"
-    words = [sys.executable, "-m", "headway", "watch", "--out", str(tmp_path / "box"), "--", sys.executable, "-c", code]
+    words = [
+        sys.executable,
+        "-m",
+        "headway",
+        "watch",
+        "--out",
+        str(tmp_path / "box"),
+        "--",
+        sys.executable,
+        "-c",
+        code,
+    ]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 3
     assert "What the command said last\n  no such file2J: a.txt" in done.stderr
     found = diagnosed([str(tmp_path / "box")], [], None, None, live=False)
     assert found.said == ("no such file2J: a.txt",)
-    assert found.sentence.endswith("exit code 3; why is not in what was read; the last that it said: no such file2J: a.txt.")
+    assert found.sentence.endswith(
+        "exit code 3; why is not in what was read; the last that it said: no such file2J: a.txt."
+    )
 
 
 def test_whatever_a_recording_holds_little_is_shown(tmp_path):
@@ -51,15 +64,17 @@ def test_without_a_standard_error_of_its_own_the_end_of_the_output_is_told(tmp_p
     assert boxed(tmp_path, Over(T + 9, 2, 3), log=b"one\ntwo\n").said == ("one", "two")
 
 
+TRACEBACK = b"Traceback (most recent call last):\n  File \"a.py\", line 3, in f\nKeyError: 'a'\n"
+
+
 @pytest.mark.parametrize(
     ("over", "log"),
     [
         (Over(T + 9, 2, 0, errors="a warning\n"), b"x\n"),
         (Over(T + 9, 2, None, 9, errors="a warning\n"), b"x\n"),
-        (Over(T + 9, 2, 1, errors="KeyError: 'a'\n"), b"Traceback (most recent call last):\n  File \"a.py\", line 3, in f\n"
-         b"KeyError: 'a'\n"),
+        (Over(T + 9, 2, 1, errors="KeyError: 'a'\n"), TRACEBACK),
     ],
-)  # fmt: skip
+)
 def test_no_last_words_where_something_else_tells_or_nothing_failed(tmp_path, over, log):
     assert boxed(tmp_path, over, log).said == ()
 

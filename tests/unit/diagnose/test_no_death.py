@@ -38,7 +38,7 @@ LAST_WORDS = (
 def told_in_one_line(found: Finding, outcome: str) -> None:
     assert found.outcome == outcome
     assert found.established
-    assert not (found.advice or found.would_settle or found.candidates or found.ruled_out)
+    assert (found.advice, found.would_settle, found.candidates, found.ruled_out) == ((), (), (), ())
 
 
 @pytest.mark.parametrize("words", LAST_WORDS)
@@ -79,7 +79,9 @@ def test_words_that_are_no_end_of_a_run(words):
 
 
 def test_a_death_that_the_run_survived_is_told_beside_its_end():
-    log = f"step 3: {{'loss': 1}}\n{TRACE}KeyError: 'a'\nstep 4: {{'loss': 1}}\n{'noise' * 9}\nstep 9: {{'loss': 1}}\n"
+    log = (
+        f"step 3: {{'loss': 1}}\n{TRACE}KeyError: 'a'\nstep 4: {{'loss': 1}}\n{'noise' * 9}\nstep 9: {{'loss': 1}}\n"
+    )
     found = diagnosis(f"{log}{LAST_WORDS[0]}\n")
     assert found.answer.outcome == "finished"
     assert [each.mechanism for each in found.findings] == ["python-exception", "finished"]
@@ -109,7 +111,9 @@ def test_an_error_before_the_interrupts_of_the_other_ranks_is_a_death():
     assert told(f"step 12: x\n{TRACE}KeyError: 'a'\n{other}").outcome == "died"
     ranks = diagnosis(f"step 12: x\n{INTERRUPT}", f"step 12: x\n{TRACE}KeyError: 'a'\n").answer
     assert (ranks.outcome, "KeyError" in ranks.sentence) == ("died", True)
-    after = told(f"step 12: x\n{INTERRUPT}\n{'x' * 9}\nDuring handling, another exception occurred:\n{TRACE}EOFError\n")
+    after = told(
+        f"step 12: x\n{INTERRUPT}\n{'x' * 9}\nDuring handling, another exception occurred:\n{TRACE}EOFError\n"
+    )
     assert after.outcome == "stopped"
 
 
@@ -154,7 +158,9 @@ def test_the_last_words_of_a_log_do_not_stand_above_an_exit_code(tmp_path):
     assert "exit code 3" in found.sentence
 
 
-@pytest.mark.parametrize("over", [Over(T + 60, 7, None, 2), Over(T + 60, 7, 130), Over(T + 60, 7, 1), Over(T + 60, 7, 0)])
+@pytest.mark.parametrize(
+    "over", [Over(T + 60, 7, None, 2), Over(T + 60, 7, 130), Over(T + 60, 7, 1), Over(T + 60, 7, 0)]
+)
 def test_ctrl_c_at_a_recorded_command(tmp_path, over):
     told_in_one_line(boxed(tmp_path, CTRL_C, over=over), "stopped")
 
@@ -199,7 +205,7 @@ def test_a_finished_run_is_told_in_one_line(tmp_path, name):
     code, text = doctor(run, "--json")
     answer = json.loads(text)["answer"]
     assert (code, answer["outcome"], answer["mechanism"], answer["cause"]) == (0, "finished", "finished", None)
-    assert not (answer["remedies"] or answer["would_settle"])
+    assert (answer["remedies"], answer["would_settle"]) == ([], [])
 
 
 @pytest.mark.parametrize("reason", ["SIGINT", "SIGTERM"])

@@ -9,8 +9,8 @@ TRACE = 'Traceback (most recent call last):\n  File "{}", line 3, in step\n    x
 LIBRARY, OWN = TRACE.format("/lib/python3.11/site-packages/transformers/utils.py"), TRACE.format("/home/me/train.py")
 SAMPLING = "probability tensor contains either `inf`, `nan` or element < 0"
 KERNEL = (
-    "/pytorch/aten/src/ATen/native/cuda/TensorCompare.cu:110: _assert_async_cuda_kernel: block: [0,0,0], thread: [0,0,0] "
-    f"Assertion `{SAMPLING}` failed.\n"
+    "/pytorch/aten/src/ATen/native/cuda/TensorCompare.cu:110: _assert_async_cuda_kernel: block: [0,0,0], "
+    f"thread: [0,0,0] Assertion `{SAMPLING}` failed.\n"
 )
 ASSERT = "RuntimeError: CUDA error: device-side assert triggered\n"
 VLLM = f"ERROR EngineCore encountered a fatal error.\n{TRACE.format('/site-packages/vllm/v1/sample.py')}"
@@ -25,7 +25,7 @@ VLLM = f"ERROR EngineCore encountered a fatal error.\n{TRACE.format('/site-packa
         f"MultinomialKernel.cu:109: block: [0,0,0] Assertion `cumdist[size - 1] > 0` failed.\n{LIBRARY}{ASSERT}",
         f"{LIBRARY}RuntimeError: invalid multinomial distribution (encountering probability entry = infinity or NaN)",
         f"{LIBRARY}RuntimeError: Function 'LogSoftmaxBackward0' returned nan values in its 0th output.",
-        f"{LIBRARY}RuntimeError: Rank 3, iteration 12: Unexpected result nan (message='found NaN in local grad norm')",
+        f"{LIBRARY}RuntimeError: Rank 3: Unexpected result nan (message='found NaN in local grad norm')",
         f"{LIBRARY}Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.",
         f"{LIBRARY}RuntimeError: The total norm of order 2.0 for gradients from `parameters` is non-finite, so it "
         "cannot be clipped.",

@@ -5,8 +5,8 @@ import pytest
 from .told import told
 
 HEAD = (
-    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of {total} GiB "
-    "of which 1.00 GiB is free. "
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of {total} "
+    "GiB of which 1.00 GiB is free. "
 )
 OWN = "Including non-PyTorch memory, this process has {own} GiB memory in use. "
 
@@ -44,7 +44,9 @@ def test_a_name_that_the_log_has_is_told(line, name):
 
 def test_the_context_of_an_idle_process_is_none_and_the_process_itself_is_no_other_one():
     assert told(refused(77, (811, 0.5))).cause != "device-other-process"
-    itself = HEAD.format(total=23.64) + "Process 811 has 22.60 GiB memory in use. Of the allocated memory 21.90 GiB is "
+    itself = (
+        HEAD.format(total=23.64) + "Process 811 has 22.60 GiB memory in use. Of the allocated memory 21.90 GiB is "
+    )
     assert told(itself + "allocated by PyTorch, and 100.00 MiB is reserved").cause != "device-other-process"
 
 

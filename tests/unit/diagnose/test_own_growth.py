@@ -28,7 +28,9 @@ FLAT = [200] * FRAMES
 JUMP = [200] * (FRAMES - 1) + [490]
 STAIR = [200] * (FRAMES // 2) + [480] * (FRAMES // 2)
 REFUSED = b"step 39: x\nMemoryError\n"
-KERNEL = "kernel: [1] Memory cgroup out of memory: Killed process 7 (python) total-vm:1kB, anon-rss:900kB, file-rss:0kB"
+KERNEL = (
+    "kernel: [1] Memory cgroup out of memory: Killed process 7 (python) total-vm:1kB, anon-rss:900kB, file-rss:0kB"
+)
 
 
 def ended(
@@ -64,9 +66,23 @@ def test_a_process_that_rose_evenly_to_a_limit_of_its_own(tmp_path, steps):
     assert "490.0 MiB of the 500.0 MiB of address space (ulimit -v)" in found.because
 
 
+def test_a_reading_while_it_was_ending_is_no_fall(tmp_path):
+    found = ended(tmp_path / "ending", [*EVEN[1:], 40], FLAT)
+    assert (found.cause, found.cause_grade) == GROWTH
+    freed = [*EVEN[10:], *[100] * 10]
+    assert ended(tmp_path / "freed", freed, FLAT).cause == "not-established"
+
+
 @pytest.mark.parametrize(
     ("own", "other", "limit"),
-    [(JUMP, FLAT, 500), (STAIR, FLAT, 500), (FLAT, EVEN, 500), (FLAT, EVEN, None), (FLAT, FLAT, 500), (EVEN, FLAT, 900)],
+    [
+        (JUMP, FLAT, 500),
+        (STAIR, FLAT, 500),
+        (FLAT, EVEN, 500),
+        (FLAT, EVEN, None),
+        (FLAT, FLAT, 500),
+        (EVEN, FLAT, 900),
+    ],
     ids=["jump", "stair", "another", "another, no limit", "flat", "far from its limit"],
 )
 def test_what_is_no_rise_of_its_own_to_its_limit(tmp_path, own, other, limit):
@@ -79,15 +95,15 @@ def test_what_is_no_rise_of_its_own_to_its_limit(tmp_path, own, other, limit):
 def test_without_a_limit_that_is_known_or_at_a_start_it_is_likely_and_no_more(tmp_path):
     assert ended(tmp_path / "a", EVEN, FLAT, limit=None).cause_grade == "open"
     loading = b"Loading checkpoint shards: 3/4\nMemoryError\n"
-    short = ended(tmp_path / "b", EVEN[:20] + [None] * 0, FLAT[:20], steps=False, log=loading, limit=310)
+    short = ended(tmp_path / "b", EVEN[:20], FLAT[:20], steps=False, log=loading, limit=310)
     assert (short.cause, short.cause_grade) == ("host-memory-growth", "open")
     assert ended(tmp_path / "c", EVEN, FLAT, phase="load").cause == "not-established"
 
 
 def test_a_request_for_far_more_is_no_growth(tmp_path):
     huge = b"step 39: x\nMemoryError: Unable to allocate 50.0 GiB for an array with shape (6710886400,)\n"
-    asked = b"step 39: x\nRuntimeError: [enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: can't allocate memory: "
-    for n, log in enumerate((huge, asked + b"you tried to allocate 53687091200 bytes.\n")):
+    asked = b"step 39: x\nRuntimeError: [enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: "
+    for n, log in enumerate((huge, asked + b"can't allocate memory: you tried to allocate 53687091200 bytes.\n")):
         assert ended(tmp_path / str(n), EVEN, FLAT, log=log).cause_grade != "supported"
 
 
@@ -96,7 +112,9 @@ KILLED = Over(T + FRAMES + 0.1, 7, None, 9)
 
 def killed(folder: Path, own: list[int], other: list[int], group: int) -> Finding:
     signalled = Ended(T + FRAMES, 7, "python train.py", signal=9, since=T + FRAMES - 1, rss=own[-1] * MIB)
-    return ended(folder, own, other, signalled, Note(T + FRAMES, KERNEL), over=KILLED, group=group, log=b"step 39: x\n")
+    return ended(
+        folder, own, other, signalled, Note(T + FRAMES, KERNEL), over=KILLED, group=group, log=b"step 39: x\n"
+    )
 
 
 def test_a_group_that_rose_evenly_to_its_limit(tmp_path):
@@ -133,7 +151,7 @@ def test_a_real_process_under_ulimit_v(tmp_path, at_once, cause):
 
 
 def test_the_limits_of_a_process_are_read():
-    sleeping = 'ulimit -v 500000; ulimit -d 400000; echo; exec sleep 20'
+    sleeping = "ulimit -v 500000; ulimit -d 400000; echo; exec sleep 20"
     with subprocess.Popen(["bash", "-c", sleeping], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -165,7 +183,9 @@ def recording(folder: Path, peaks: list[int], limit: int) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("end", "mechanism"), [("MemoryError", "host-allocation-failure"), (KERNEL, "cgroup-oom-kill")])
+@pytest.mark.parametrize(
+    ("end", "mechanism"), [("MemoryError", "host-allocation-failure"), (KERNEL, "cgroup-oom-kill")]
+)
 def test_a_recording_of_a_run_shows_its_own_rise(tmp_path, end, mechanism):
     for name, peaks, cause in (("even", EVEN, "host-memory-growth"), ("flat", FLAT, "not-established")):
         folder = recording(tmp_path / name, peaks, 500)

@@ -4,7 +4,20 @@ import re
 from collections.abc import Iterator
 
 from headway.diagnose.evidence import Evidence, Line
-from headway.diagnose.readers import blackbox, cgroups, ends_well, engines, nccl, numerics, own_growth, platforms, ray, system, torch, tracebacks
+from headway.diagnose.readers import (
+    blackbox,
+    cgroups,
+    ends_well,
+    engines,
+    nccl,
+    numerics,
+    own_growth,
+    platforms,
+    ray,
+    system,
+    torch,
+    tracebacks,
+)
 from headway.diagnose.sign import Sign
 from headway.diagnose.text import without_prefix
 

@@ -15,8 +15,8 @@ from headway.diagnose.lines import Source
 from headway.diagnose.readers import own_growth
 from headway.diagnose.readers.recordings import Recorded
 from headway.diagnose.sign import Sign
-from headway.diagnose.text import clean
 from headway.diagnose.sources import opener, text_source
+from headway.diagnose.text import clean
 from headway.guard.blackbox import Box, is_written, read_blackbox
 from headway.guard.boxlog import logs_of
 from headway.guard.boxplan import plan_of
@@ -338,8 +338,8 @@ def _went_well(box: Box) -> bool:
 
 
 def asked_to_stop(box: Box) -> tuple[float, str] | None:
-    """When SIGINT reached a command that then ended as one does that is asked to, and how: by that signal, or with one
-    of the codes of such an end shortly after a Ctrl-C that headway passed on."""
+    """When SIGINT reached a command that then ended as one does that is asked to, and how: by that signal, or with
+    one of the codes of such an end shortly after a Ctrl-C that headway passed on."""
     over = box.over
     if over is None or not (over.signal == signal.SIGINT or over.code in INTERRUPTED):
         return None

@@ -6,7 +6,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from headway.diagnose.rises import NEAR, Point, Rise, rise
+from headway.diagnose.rises import NEAR, Point, Rise, rise, until_peak
 from headway.diagnose.sign import Sign
 from headway.guard.blackbox import Box
 from headway.guard.boxrecords import Ended
@@ -23,7 +23,7 @@ SIGNS = (
         says="what ended grew by itself, as was measured: its process, or its control group",
     ),
 )
-"""`how`: over steps or for long, up to its own limit; in so short a time that it may be a start; with no limit known."""
+"""`how`: over steps or for long, up to its own limit; so short that it may be a start; with no limit known."""
 LOAD = str(Phase.LOAD)
 MOST = 2000
 """Steps of a recording of which the peaks are kept; above, every second is dropped."""
@@ -31,15 +31,18 @@ MOST = 2000
 
 def of_box(box: Box, ended: Ended) -> Iterator[str]:
     """What a black box shows of a process that ended badly, and of its control group meanwhile."""
-    alive = [(frame, use) for frame in box.recent if (use := _use(frame, ended.pid)) is not None and frame.phase != LOAD]
-    found = rise([Point(frame.t, use.rss, frame.step) for frame, use in alive])
-    if found is not None and (text := _of_process(found, ended.pid, alive[-1][1])):
+    seen = ((frame, _use(frame, ended.pid)) for frame in box.recent if frame.phase != LOAD)
+    alive = [(frame, use) for frame, use in seen if use is not None]
+    own = until_peak([Point(frame.t, use.rss, frame.step) for frame, use in alive])
+    found = rise(own)
+    if found is not None and (text := _of_process(found, ended.pid, alive[len(own) - 1][1])):
         yield text
     groups = [(frame, gauge) for frame, _ in alive if (gauge := _group(frame)) is not None]
-    found = rise([Point(frame.t, gauge.used, frame.step) for frame, gauge in groups])
-    if found is not None and (limit := groups[-1][1].limit) and groups[-1][1].used >= NEAR * limit:
-        of = f"the control group {found}, of {format_bytes(limit)}{_most_in([frame for frame, _ in groups])}"
-        yield f"own growth (cgroup, {_how(found)}): {of}"
+    own = until_peak([Point(frame.t, gauge.used, frame.step) for frame, gauge in groups])
+    found = rise(own)
+    if found is not None and (limit := groups[-1][1].limit) and found.last >= NEAR * limit:
+        most = _most_in([frame for frame, _ in groups[: len(own)]])
+        yield f"own growth (cgroup, {_how(found)}): the control group {found}, of {format_bytes(limit)}{most}"
 
 
 def _of_process(found: Rise, pid: int, use: ProcessUse) -> str:

@@ -26,8 +26,9 @@ class Recorded(Struct, frozen=True):
     """What a recording tells of a run's end. `phase` is the one that was not finished, or the last that was.
 
     `ended` is a sentence on how the run ended, as whoever recorded it saw that; empty where nobody did; `outcome`
-    whether that was a death. `said` are the last lines of a command that ended with a bad code, `grown` what was measured
-    of its own growth, in lines that the rules weigh. `spec` and `ledger` are what was read of the run and planned, as a black box has them.
+    whether that was a death. `said` are the last lines of a command that ended with a bad code, `grown` what was
+    measured of its own growth, in lines that the rules weigh. `spec` and `ledger` are what was read of the run and
+    planned, as a black box has them.
     """
 
     phase: str

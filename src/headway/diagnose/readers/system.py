@@ -5,7 +5,6 @@ Wordings: glibc, Python's faulthandler, absl's failure signal handler, mm/oom_ki
 from headway.diagnose.sign import Sign
 
 
-
 def _shell(word: str, number: int) -> str:
     """What a shell says of a command that a signal ended: bash with its line and the process, or as a job; zsh; dash
     the word alone, which may stand behind a progress bar. Words of a program that only begin like it are none."""

@@ -59,7 +59,11 @@ def read_traceback(line: Line) -> Evidence | None:
         frame = _FRAME.match(plain)
         if frame is not None:
             frames.append(f"{frame['file']}:{frame['line']} {frame['name']}")
-        elif frames and (error := _ERROR.search(plain[:600]) or _PLAIN.match(plain[:600])) and not plain.startswith("    "):
+        elif (
+            frames
+            and (error := _ERROR.search(plain[:600]) or _PLAIN.match(plain[:600]))
+            and not plain.startswith("    ")
+        ):
             return _evidence("python-traceback", line, error, frames, line.after, above)
         elif "Traceback (most recent" in plain:
             return None

@@ -53,8 +53,8 @@ RULE = Rule(
     why="A leak, a cache, staging copies of saves that are not given back, or glibc that keeps freed pages.",
     sure="Supported by a steady rise; a jump at each save points to the save. Proven where headway measured it and "
     "stopped the run for it.",
-    look_alikes="Page cache is not use; the first steps always rise. A process that asks for much at once is far from "
-    "its limit before; where it is flat and another one grows, the growth is not its own.",
+    look_alikes="Page cache is not use; the first steps always rise. A process that asks for much at once is far "
+    "from its limit before; where it is flat and another one grows, the growth is not its own.",
     example="Memory-Usage after train: {'host_used_GB': 400}\nMemory-Usage after train: {'host_used_GB': "
     "460}\nMemory-"
     "Usage after train: {'host_used_GB': 520}\nMemory-Usage after train: {'host_used_GB': 580}\nMemory-Usage "

@@ -35,7 +35,9 @@ def _find(case: Case) -> Claim | None:
     if first is None:
         if said is None:
             return None
-        return Claim("open", "a line says that numbers are not finite; whether the run went on is not shown", (said.place,))
+        return Claim(
+            "open", "a line says that numbers are not finite; whether the run went on is not shown", (said.place,)
+        )
     lasting = _last_is_not_finite(case)
     if lasting is False:
         return None
@@ -45,7 +47,7 @@ def _find(case: Case) -> Claim | None:
 
 
 def _is_own(each: Evidence, case: Case, event: Evidence) -> bool:
-    """Whether a word on numbers is the event's own: its message, or what a kernel or an engine says right beside it."""
+    """Whether a word on numbers is the event's own: its message, or what a kernel or an engine says beside it."""
     if each.kind not in ("not-finite", "loss-scale"):
         return False
     message = event.fields.get("message", "")
@@ -93,7 +95,9 @@ def _advice(case: Case, *, sampling: bool) -> tuple[Advice, ...]:
     found = []
     if half or not _WIDE.search(text):
         seen = "the log shows fp16" if half else "where fp16 is in use"
-        found.append(Advice(f"bf16 in place of fp16 ({seen})", "fp32's range: nothing overflows at 65,504", "less exact"))
+        found.append(
+            Advice(f"bf16 in place of fp16 ({seen})", "fp32's range: nothing overflows at 65,504", "less exact")
+        )
     if sampling:
         found.append(
             Advice(
@@ -107,20 +111,21 @@ def _advice(case: Case, *, sampling: bool) -> tuple[Advice, ...]:
 RULE = Rule(
     name="numerics",
     level="cause",
-    sees="'probability tensor contains either `inf`, `nan` or element < 0', as an exception or as a kernel's assertion "
-    "beside 'device-side assert triggered'; 'found NaN in ...', 'Loss is nan', a loss scale at its minimum; a loss or "
-    "grad_norm that is nan or inf to the end of the log.",
+    sees="'probability tensor contains either `inf`, `nan` or element < 0', as an exception or as a kernel's "
+    "assertion beside 'device-side assert triggered'; 'found NaN in ...', 'Loss is nan', a loss scale at its "
+    "minimum; a loss or grad_norm that is nan or inf to the end of the log.",
     why="One step's gradient overflowed or divided by 0 and the weights took it: a learning rate that is too high, "
-    "fp16's range, a ratio or a logarithm of a far too small probability, an empty group of answers. From then on all "
-    "numbers are nan, and sampling is where it is noticed.",
-    sure="Proven where the end itself says it, as to the numbers; supported where the last loss of a log is not finite. "
-    "What made them so no line says: the changes are suggestions.",
-    look_alikes="A grad_norm of inf at some steps with fp16 is usual: the step is left out and the scale halved. A nan "
-    "of a reward's or an evaluation's mean is an empty group. Another assertion of a kernel is another fault.",
-    example='Traceback (most recent call last):\n  File "/lib/python3.11/site-packages/transformers/generation/utils.py", '
+    "fp16's range, a ratio or a logarithm of a far too small probability, an empty group of answers. From then on "
+    "all numbers are nan, and sampling is where it is noticed.",
+    sure="Proven where the end itself says it, as to the numbers; supported where the last loss of a log is not "
+    "finite. What made them so no line says: the changes are suggestions.",
+    look_alikes="A grad_norm of inf at some steps with fp16 is usual: the step is left out and the scale halved. A "
+    "nan of a reward's or an evaluation's mean is an empty group. Another assertion of a kernel is another fault.",
+    example='Traceback (most recent call last):\n  File "/lib/python3.11/site-packages/transformers/utils.py", '
     "line 3, in _sample\n    next_tokens = torch.multinomial(probs, num_samples=1)\nRuntimeError: probability tensor "
     "contains either `inf`, `nan` or element < 0",
-    near_miss="{'loss': 0.7, 'grad_norm': inf, 'reward_std': nan}\n{'loss': 0.6, 'grad_norm': 1.3, 'reward_std': 0.1}",
+    near_miss="{'loss': 0.7, 'grad_norm': inf, 'reward_std': nan}\n"
+    "{'loss': 0.6, 'grad_norm': 1.3, 'reward_std': 0.1}",
     refuters=("a loss after it that is finite",),
     advice=(
         Advice(
@@ -128,7 +133,7 @@ RULE = Rule(
             "the batch, its longest answer or its largest ratio shows which number it was; later weights are nan",
             "steps are done again",
         ),
-        Advice("a lower learning rate, or a longer warm-up", "smaller steps do not leave the range", "slower learning"),
+        Advice("a lower learning rate, or a longer warm-up", "smaller steps stay in the range", "slower learning"),
         Advice(
             "clip gradients by their norm (1.0), and leave out a step whose norm is not finite",
             "one bad batch does not spoil the weights", "hides a batch that is wrong",
