@@ -45,9 +45,7 @@ def doctor(
 ) -> None:
     """Name what ended a run and why, from its logs.
 
-    Exit code 0: answered, or no death. 4: not established, or nothing there to read; what would settle it is told.
-
-    2: bad input.
+    Exit code 0: answered, or no death. 4: not established, or nothing there to read. 2: bad input.
     """
     if explain is not None:
         from headway.diagnose.document import explained

@@ -12,15 +12,17 @@ from headway.guard.steps import latest_step
 
 NO_DEATH: dict[Outcome, str] = {"finished": FINISHED, "stopped": ASKED}
 """How a run ended that did not die -> its name among the mechanisms."""
+NOT_WELL = ("numerics", "gpu-hardware")
+"""Causes that a run can come to its end with, and is to be told of."""
 CODE = "box-code"
 """Evidence that a command ended with a bad code, whatever its log says."""
 
 
 def no_death(found: Finding, outcome: Outcome, grade: Grade, sentence: str, shown: tuple[Place, ...] = ()) -> Finding:
     """The answer of a run that did not die, in place of one that could not tell: no cause, no advice, no question.
-    A cause that is more than open stays, with its advice: the run came to its end, and was not well."""
+    What shows that the run was not well all the same stays, with its advice."""
     name = NO_DEATH[outcome]
-    if found.cause != NOT_ESTABLISHED and found.cause_grade != "open":
+    if found.cause in NOT_WELL and found.cause_grade != "open":
         because = f"{sentence.rstrip('.')}. {found.cause_grade.capitalize()}: {found.cause}, {found.because}."
         return replace(
             found, mechanism=name, mechanism_grade=grade, outcome=outcome, sentence=because, would_settle=(),

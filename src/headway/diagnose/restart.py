@@ -7,8 +7,6 @@ AGAIN = {
     "pod-eviction": "the pod is gone with it",
     "python-exit": "the program left by itself",
     "hang": "nothing ended",
-    "finished": "it was no death",
-    "asked-to-stop": "somebody asked it to stop",
     "unknown": "nothing shows how it ended",
 }
 """Mechanisms after which a restart is no answer."""
@@ -42,6 +40,8 @@ def why_no_restart(finding: Finding) -> str | None:
     A run that died of growth, of a signal, of a lost node or peer starts afresh. One that asks for the same too large
     tensor, or whose code raised, does the same again.
     """
+    if finding.outcome != "died":
+        return "the run finished" if finding.outcome == "finished" else "the run was asked to stop"
     if finding.mechanism in AGAIN:
         return f"{finding.mechanism}: {AGAIN[finding.mechanism]}"
     if finding.cause in CAUSES_AGAIN and finding.cause_grade != "open":

@@ -140,6 +140,22 @@ def test_exit_code_0_is_the_end_of_a_recorded_command(tmp_path):
     assert found.mechanism_grade == "proven"
 
 
+ENGINE = Ended(T + 59, 8, "VLLM::EngineCore", signal=15, rss=1 << 30, since=T + 58)
+
+
+@pytest.mark.parametrize(
+    ("sent", "outcome"),
+    [
+        (Sent(T + 59, 15, 8, "x", sender=7, sender_name="python3", inside=True), "finished"),
+        (Sent(T + 59, 15, 8, "x", sender=99, sender_name="kubelet"), "died"),
+        (Sent(T + 59, 15, 8, "x", sender=8, sender_name="x", inside=True), "died"),
+        (Sent(T + 59, 9, 7, "y", sender=7, sender_name="python3", inside=True), "died"),
+    ],
+)
+def test_an_engine_that_the_run_itself_took_down_is_no_death(tmp_path, sent, outcome):
+    assert boxed(tmp_path, sent, ENGINE, over=Over(T + 60, 7, 0)).outcome == outcome
+
+
 @pytest.mark.parametrize(
     ("events", "log"),
     [

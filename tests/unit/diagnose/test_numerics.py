@@ -1,6 +1,8 @@
 """Numbers that are none: proven where the end says so, supported where the last loss is one, and not where they came
 and went or belong to something else."""
 
+import time
+
 import pytest
 
 from .told import told
@@ -66,6 +68,7 @@ LASTING = (
     " iteration       12/     500 | lm loss: NaN | grad norm: nan |\n",
     '{"step": 7, "train/loss": NaN, "train/grad_norm": Infinity}\n',
     "loss: tensor(nan, device='cuda:0')\n",
+    "{'critic/value_loss': nan}\n",
 )
 GONE = (
     "{'loss': 0.3, 'grad_norm': inf}\n{'loss': 0.3, 'grad_norm': 2.1}\n",
@@ -86,6 +89,13 @@ def test_a_loss_that_stays_no_number_is_a_cause_without_a_death(log):
 @pytest.mark.parametrize("log", GONE)
 def test_what_came_and_went_or_is_no_loss_is_none(log):
     assert told(f"step 1 {{'loss': 0.4}}\n{log}").cause != "numerics"
+
+
+def test_a_long_line_is_read_quickly():
+    before = time.perf_counter()
+    for text in ("a_" * 900, "loss_" * 300, "word " * 350):
+        told(f"step 1: {text}x: nan\n{text}: nan and {text}\n")
+    assert time.perf_counter() - before < 2
 
 
 def test_it_is_told_of_a_run_that_finished_or_was_stopped_too():

@@ -202,12 +202,20 @@ def first_ends(box: Box) -> tuple[Ended, ...]:
     """The processes that a signal ended before any process of the run ended with a bad code, near the run's own end;
     none where that cannot be told. Of several the first, with those that may have come in any order."""
     until = box.over.t if box.over is not None else (box.last.t if box.last else box.begun.t)
-    bad = [each for each in box.ended if not _well(each) and each.t >= until - LAST_S]
+    bad = [each for each in box.ended if not _well(each) and each.t >= until - LAST_S and not _torn_down(box, each)]
     times = {each.pid: _when(box, each) for each in bad}
     coded = min((times[each.pid][0] for each in bad if each.signal is None and _matters(box, each)), default=inf)
     first = [each for each in bad if each.signal is not None and times[each.pid][1] <= coded]
     start = min((times[each.pid][1] for each in first), default=inf)
     return tuple(each for each in first if times[each.pid][0] <= start + TOGETHER_S)
+
+
+def _torn_down(box: Box, each: Ended) -> bool:
+    """Whether a run that ended with code 0 ended one of its own processes itself, as when it takes an engine down."""
+    if box.over is None or box.over.code != 0 or each.signal is None:
+        return False
+    sent = [sent for sent in box.sent if sent.pid == each.pid and sent.signal == each.signal]
+    return bool(sent) and all(one.inside and one.sender != each.pid for one in sent)
 
 
 def killed_from_outside(box: Box) -> bool:
@@ -334,7 +342,8 @@ def _went_well(box: Box) -> bool:
     if any(action.name == "stop" and not action.dry for action in box.actions) or asked_to_stop(box) is not None:
         return False
     until = box.over.t if box.over is not None else 0.0
-    return not any(not _well(each) and _matters(box, each) and each.t >= until - LAST_S for each in box.ended)
+    bad = (each for each in box.ended if not _well(each) and _matters(box, each) and not _torn_down(box, each))
+    return not any(each.t >= until - LAST_S for each in bad)
 
 
 def asked_to_stop(box: Box) -> tuple[float, str] | None:

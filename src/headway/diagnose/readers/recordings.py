@@ -103,7 +103,8 @@ def _summed_up(path: Path, segment: Segment) -> tuple[Outcome, str]:
         return "died", ""
     reason = found.get("exit_reason") if isinstance(found, dict) and _is_of(found, segment.header.pid) else None
     if reason == "finished":
-        return "finished", f"The run finished (step {_step(found)}): nothing ended it early."
+        step = _step(found)
+        return "finished", f"The run finished{'' if step is None else f' (step {step})'}: nothing ended it early."
     if reason == "failed rewards":
         return "died", "Most answers could not be scored, and the run stopped at once."
     if reason == "guard":
