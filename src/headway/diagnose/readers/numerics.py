@@ -10,7 +10,8 @@ _NO_NEWS = (
     r"\b(?:no|without|any) (?:NaN|inf)|\bcheck(?:s|ing)?[ _](?:for|if)|NaN or Inf found in input tensor|"
     r"\b(?:skip|ignor|replac)\w*|\bif .{0,80}isnan"
 )
-_NAME = r"(?<![\w/])(?P<name>(?:(?!(?:eval|val|valid|validation|test)[/_. ])[a-z0-9]+[/_. ]+){0,6}(?:loss|grad(?:ient)?s?[_ -]?norm))['\"]?\s*[:=]?\s*"
+_PART = r"(?!(?:eval|val|valid|validation|test)[/_. ])[a-z0-9]+[/_. ]+"
+_NAME = rf"(?<![\w/])(?P<name>(?:{_PART}){{0,6}}(?:loss|grad(?:ient)?s?[_ -]?norm))['\"]?\s*[:=]?\s*"
 METRIC = _NAME + r"[-+]?(?:\d|nan|inf|np\.|tensor)"
 """What shows a loss or a gradient's norm, whatever its value."""
 NOT_FINITE = _NAME + r"(?:np\.\w+\(|tensor\(\[*)?(?P<value>nan|[-+]?inf(?:inity)?)\b"
