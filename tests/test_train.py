@@ -11,6 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from headway.cli import app
+from headway.cli.doctor import diagnosed
 from headway.guard.recorder import read_recording
 from headway.train import loop, optim, update
 
@@ -57,6 +58,8 @@ def test_a_run_leaves_what_the_page_promises(train: Train, capsys: pytest.Captur
     left = {path.name for path in output.iterdir()}
     assert left <= promised
     assert promised - left <= {"reward.log"}  # only where reward code prints
+    told = diagnosed([str(output)], [], None, None, live=False).answer
+    assert (told.outcome, told.sentence) == ("finished", "The run finished (step 2): nothing ended it early.")
 
     summary = json.loads((output / "summary.json").read_text())
     assert (summary["steps"], summary["exit_reason"]) == (2, "finished")

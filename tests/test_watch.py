@@ -100,6 +100,16 @@ def test_each_signal_is_passed_on_once_and_its_sender_is_recorded(tmp_path):
     assert out.split("\n")[1:-1] == [f"got {int(number)}" for number in numbers]
 
 
+def test_ctrl_c_is_no_death(tmp_path):
+    code = "import time\nprint('ready', flush=True)\ntime.sleep(30)\n"
+    process = watch(tmp_path, "--quiet", "--", sys.executable, "-c", code)
+    until(says(tmp_path, "ready"))
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=15)
+    found = doctor.diagnosed([str(tmp_path)], [], None, None, live=False)
+    assert (found.answer.outcome, found.exit_code) == ("stopped", 0)
+
+
 def test_what_a_command_leaves_behind_goes_on_printing(tmp_path):
     go, done = tmp_path / "go", tmp_path / "done"
     late = f"until [ -e {go} ]; do sleep 0.05; done; echo late; echo later; touch {done}"

@@ -45,7 +45,7 @@ def doctor(
 ) -> None:
     """Name what ended a run and why, from its logs.
 
-    Exit code 0: answered. 4: not established, or nothing there to read; what would settle it is told. 2: bad input.
+    Exit code 0: answered, or no death. 4: not established, or nothing there to read. 2: bad input.
     """
     if explain is not None:
         from headway.diagnose.document import explained
@@ -80,11 +80,13 @@ def diagnosed(
     """What ended a run, as the command says it. InputError for what cannot be read."""
     from msgspec.structs import replace
 
-    from headway.diagnose.causes import UNKNOWN
+    from headway.diagnose.beside import with_recording
+    from headway.diagnose.causes import FINISHED, UNKNOWN
     from headway.diagnose.compare import compare
     from headway.diagnose.doctor import diagnose
+    from headway.diagnose.ended import no_death
     from headway.diagnose.run_facts import due, from_spec, merged, other_starts, resume
-    from headway.diagnose.sources import sources_of
+    from headway.diagnose.sources import sources_of, text_source
     from headway.errors import InputError
 
     sources = sources_of(logs, runs, live=live)
@@ -92,6 +94,7 @@ def diagnosed(
     told = _recordings([source.name for source in sources])
     # a recording's header describes every limit of the machine, which is no evidence that one was reached
     sources = [source for source in sources if source.name not in told]
+    sources += [text_source(f"{name} (measured)", "\n".join(each.grown)) for name, each in told.items() if each.grown]
     boxes = _boxes(logs + runs)
     if script is None and boxes and boxes[-1].spec:
         settings = merged(from_spec(boxes[-1].spec), settings)
@@ -99,8 +102,13 @@ def diagnosed(
     if recorded:
         settings = replace(settings, phase=recorded[-1].phase, step=recorded[-1].step)
     found = diagnose(sources, settings)
-    if recorded and recorded[-1].ended and found.answer.mechanism == UNKNOWN:
-        found = found.with_answer(replace(found.answer, sentence=recorded[-1].ended))
+    last = recorded[-1] if recorded else None
+    if last is not None and last.ended and found.answer.mechanism in (UNKNOWN, FINISHED):
+        if last.outcome != "died":
+            found = found.with_answer(no_death(found.answer, last.outcome, "proven", last.ended))
+        elif found.answer.mechanism == UNKNOWN:
+            found = replace(found.with_answer(replace(found.answer, sentence=last.ended)), said=last.said)
+    found = with_recording(found, [*logs, *runs], read=bool(recorded))
     step = found.answer.step
     if script is not None and step is not None and settings.lints:
         settings = _settings(logs + runs, script, machine, step)
@@ -109,6 +117,8 @@ def diagnosed(
         context += [*due(settings, step), *resume(settings, step)]
     context += [*other_starts(settings, found.answer.mechanism), *(f"lint: {each}" for each in settings.lints)]
     found = replace(found, context=(*found.context, *context), notes=(*found.notes, *settings.notes))
+    if found.answer.outcome != "died":
+        return found  # nothing is to be changed, so no plan is asked for changes
     if settings.workload is not None and machine is not None:
         from headway.cli.inputs import find_machine, host_memory
         from headway.diagnose.planned import with_plan

@@ -16,6 +16,7 @@ from headway import __version__
 from headway.cli.watch_plan import WAIT_S, Plan, Planner, as_utf8
 from headway.errors import InputError
 from headway.guard.blackbox import BlackBox, read_blackbox
+from headway.guard.boxlog import ErrorTail
 from headway.guard.boxplan import PlannedPool, plan_of
 from headway.guard.boxrecords import Begun, Note, Over, PlanMade
 from headway.guard.child import FORWARDED, Child, Exit, terminal_size
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 TERMINATION_LOG = Path("/dev/termination-log")
 """Where Kubernetes reads a container's last words."""
 ASKED_TO_GO = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+ERRORS = 2
+"""The stream of standard error, where the command has one apart from its output."""
 PUMP_S = 0.25
 CALM_S = 0.2
 """The view is drawn behind a whole line, or when nothing was written for so long: no sequence of a program is cut."""
@@ -144,6 +147,7 @@ class _Session:
         """Who sent SIGINT to headway, which passed it on; None where nobody did."""
         self._child: Child | None = None
         self._left: Child | None = None
+        self._errors = ErrorTail()
         self.watch: Watch
         self._box: BlackBox | None = None
         self._shown = time.monotonic() if asked.quiet else time.monotonic() - LINE_S + 30.0
@@ -182,6 +186,7 @@ class _Session:
         box = self.open(tuple(command))
         self._tell_plan()
         marker = uuid.uuid4().hex
+        self._errors = ErrorTail()
         self.leave(copying=False)
         self._child = child = Child(
             command, self._output, {MARKER: marker}, self._area.inner_size if self._area else None,
@@ -200,7 +205,7 @@ class _Session:
             child.close()
             if self._area is not None:
                 self._area.close()
-        box.add(Over(time.time(), child.pid, ended.code, ended.signal))
+        box.add(Over(time.time(), child.pid, ended.code, ended.signal, self._errors.text if ended.status else ""))
         self.watch.stop(child.status)
         self.view = self.watch.view
         if ended.status != 0:
@@ -317,6 +322,8 @@ class _Session:
 
     def _output(self, data: bytes, stream: int) -> None:
         self._written, self._line_ended = time.monotonic(), data.endswith(b"\n")
+        if stream == ERRORS:
+            self._errors.write(data)
         if hasattr(self, "watch"):
             self.watch.output(data, stream)
 

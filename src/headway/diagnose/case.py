@@ -55,7 +55,8 @@ def _goes_on(text: str) -> bool:
 
 
 class Case(Struct, frozen=True, dict=True):
-    """One end of one run. `event` is the evidence that shows how it ended; None where nothing does."""
+    """One end of one run. `event` is the evidence that shows how it ended; None where nothing does. `tail` are the
+    last lines of the logs."""
 
     mechanism: str
     event: Evidence | None
@@ -63,6 +64,7 @@ class Case(Struct, frozen=True, dict=True):
     settings: Settings = field(default_factory=Settings)
     memory: tuple[tuple[int, str], ...] = ()
     seen: Seen = field(default_factory=Seen)
+    tail: tuple[str, ...] = ()
 
     def first(self, *kinds: str) -> Evidence | None:
         """The first evidence of a kind; kinds are tried in their order."""

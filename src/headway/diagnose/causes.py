@@ -11,10 +11,13 @@ Level = Literal["mechanism", "cause"]
 
 UNKNOWN = "unknown"
 NOT_ESTABLISHED = "not-established"
+FINISHED = "finished"
+ASKED = "asked-to-stop"
 
 
 class Name(Struct, frozen=True):
-    """One mechanism or cause. `family` groups what is mended in the same place; "open" where that is not known.
+    """One mechanism or cause. `family` groups what is mended in the same place; "open" where that is not known and
+    "none" where nothing is to be mended.
 
     >>> table("mechanism")["sigterm"].family
     'outside'

@@ -6,6 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headway.diagnose.causes import NOT_ESTABLISHED
+from headway.diagnose.ended import finished
 from headway.diagnose.evidence import Evidence
 from headway.diagnose.finding import Diagnosis, Finding, Moment
 from headway.diagnose.infer import infer
@@ -24,7 +25,7 @@ HEAD = 4000
 """Characters of a first line that are looked at: a launch's command is long."""
 SHOWN = 60
 """Lines of a timeline."""
-_IMPORTANT = {"end": 0, "why": 1, "symptom": 2, "benign": 3, "context": 4}
+_IMPORTANT = {"end": 0, "well": 0, "why": 1, "symptom": 2, "benign": 3, "context": 4}
 
 
 class Read(Struct, frozen=True):
@@ -35,13 +36,17 @@ class Read(Struct, frozen=True):
 
     def of_run(
         self, run: int
-    ) -> tuple[tuple[Evidence, ...], tuple[tuple[int, str], ...], tuple[tuple[int, int], ...], tuple[str, ...]]:
-        """Evidence, measured memory, (order, step) and first lines of one run."""
+    ) -> tuple[
+        tuple[Evidence, ...], tuple[tuple[int, str], ...], tuple[tuple[int, int], ...], tuple[str, ...],
+        tuple[str, ...],
+    ]:  # fmt: skip
+        """Evidence, measured memory, (order, step), first lines and last lines of one run."""
         scans = [scan for scan in self.scans if scan.source.run == run]
         memory = tuple(line for scan in scans for line in scan.memory.lines)
         steps = tuple((scan.first_order + line, step) for scan in scans for line, step in scan.steps)
         heads = tuple(text[:HEAD] for scan in scans for _, text in scan.head)
-        return tuple(each for each in self.evidence if each.line.run == run), memory, steps, heads
+        tails = tuple(text for scan in scans for _, text in scan.tail)
+        return tuple(each for each in self.evidence if each.line.run == run), memory, steps, heads, tails
 
 
 def read(sources: Sequence[Source]) -> Read:
@@ -81,10 +86,11 @@ def _processes(kill: MonitorKill | None) -> Iterator[str]:
 
 
 def _of(found: Read, run: int, settings: Settings) -> tuple[
-    tuple[Evidence, ...], Settings, tuple[tuple[int, str], ...], tuple[tuple[int, int], ...], tuple[str, ...]
+    tuple[Evidence, ...], Settings, tuple[tuple[int, str], ...], tuple[tuple[int, int], ...], tuple[str, ...],
+    tuple[str, ...],
 ]:  # fmt: skip
-    evidence, memory, steps, heads = found.of_run(run)
-    return evidence, settings, memory, steps, heads
+    evidence, memory, steps, heads, tails = found.of_run(run)
+    return evidence, settings, memory, steps, heads, tails
 
 
 def answer_of(findings: Sequence[Finding]) -> Finding:
@@ -107,8 +113,11 @@ def timeline(evidence: Sequence[Evidence]) -> tuple[Moment, ...]:
 
 
 def _or_nothing(findings: tuple[Finding, ...], found: Read, run: int) -> tuple[Finding, ...]:
-    """The findings of a run; where its sources hold no line that says anything, a sentence with what they hold."""
+    """The findings of a run; where its log says that it finished, that too, and where its sources hold no line that
+    says anything, a sentence with what they hold."""
     scans = [scan for scan in found.scans if scan.source.run == run]
+    if well := finished(findings, scans, [each for each in found.evidence if each.line.run == run]):
+        return well
     if not scans or any(each.line.run == run for each in found.evidence) or findings[0].cause != NOT_ESTABLISHED:
         return findings
     said = "; ".join(f"{scan.source.name}: {held(scan)}" for scan in scans[:MOST_NAMED])

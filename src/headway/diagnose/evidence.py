@@ -10,9 +10,10 @@ Grade = Literal["proven", "supported", "open"]
 
 RANK: dict[Grade, int] = {"proven": 0, "supported": 1, "open": 2}
 
-Role = Literal["end", "why", "symptom", "benign", "context"]
-"""end: says how a process ended. why: says what was wrong. symptom: follows from an earlier end. benign: printed in
-healthy runs too, or a constant sentence. context: a fact to weigh, such as a number."""
+Role = Literal["end", "well", "why", "symptom", "benign", "context"]
+"""end: says how a process ended. well: says that a run came to its end by itself. why: says what was wrong. symptom:
+follows from an earlier end. benign: printed in healthy runs too, or a constant sentence. context: a fact to weigh,
+such as a number."""
 
 
 class Place(Struct, frozen=True):

@@ -1,6 +1,7 @@
 """What a diagnosis says: one record for each end of a run, and all of them together."""
 
 from collections.abc import Mapping
+from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -8,6 +9,9 @@ from msgspec.structs import replace
 from headway.diagnose.evidence import Clock, Grade, Place
 from headway.diagnose.numbers import MonitorKill
 from headway.diagnose.rules.rule import Advice, Settle
+
+Outcome = Literal["died", "finished", "stopped"]
+"""died: also where nothing tells how it ended. stopped: it was asked to, as by Ctrl-C."""
 
 
 class RuledOut(Struct, frozen=True):
@@ -35,7 +39,8 @@ class Finding(Struct, frozen=True):
 
     `cause` is "not-established" where nothing shows it; with a grade of open it is the likeliest, not more. `family`
     is the cause's, of one that is only the likeliest too, else the mechanism's. `survived`: the run went on after
-    it. `kill` are the numbers of Ray's monitor, `asked` the bytes of a request that was refused.
+    it. `outcome`: whether it was a death at all; where not, the cause is empty as a rule. `kill` are the numbers of
+    Ray's monitor, `asked` the bytes of a request that was refused.
     """
 
     mechanism: str
@@ -56,14 +61,15 @@ class Finding(Struct, frozen=True):
     clock: Clock | None = None
     run: int = 0
     survived: bool = False
+    outcome: Outcome = "died"
     sentence: str = ""
     kill: MonitorKill | None = None
     asked: int | None = None
 
     @property
     def established(self) -> bool:
-        """Whether mechanism and cause are both more than open."""
-        return self.mechanism_grade != "open" and self.cause_grade != "open"
+        """Whether mechanism and cause are both more than open, or it was no death."""
+        return self.outcome != "died" or (self.mechanism_grade != "open" and self.cause_grade != "open")
 
 
 class Moment(Struct, frozen=True):
@@ -79,7 +85,8 @@ class Moment(Struct, frozen=True):
 
 
 class Diagnosis(Struct, frozen=True):
-    """The answer, all ends that were found, and the order of what was read. `notes` say what could not be read."""
+    """The answer, all ends that were found, and the order of what was read. `notes` say what could not be read,
+    `said` are the last words of a recorded command that ended with a bad code, where nothing else tells why."""
 
     answer: Finding
     findings: tuple[Finding, ...]
@@ -87,6 +94,7 @@ class Diagnosis(Struct, frozen=True):
     notes: tuple[str, ...] = ()
     context: tuple[str, ...] = ()
     remedies: tuple[Mapping[str, object], ...] = ()
+    said: tuple[str, ...] = ()
 
     @property
     def sentence(self) -> str:
@@ -99,5 +107,5 @@ class Diagnosis(Struct, frozen=True):
 
     @property
     def exit_code(self) -> int:
-        """0 where mechanism and cause are established, 4 where not."""
+        """0 where mechanism and cause are established or it was no death, 4 where not."""
         return 0 if self.answer.established else 4

@@ -32,6 +32,11 @@ NEAR = 400
 """Lines within which one file's order is that of forwarding, not of events."""
 
 
+def is_interrupt(evidence: Evidence) -> bool:
+    """Whether it is what Python says of Ctrl-C or SIGINT."""
+    return evidence.fields.get("type", "").rpartition(".")[2] == "KeyboardInterrupt"
+
+
 class End(Struct, frozen=True):
     """Evidence of how a process ended, with its mechanism."""
 
@@ -43,6 +48,8 @@ class End(Struct, frozen=True):
     def tier(self) -> int:
         if self.name in REFUSED and refusal(self.evidence.place.text).impossible:
             return 2
+        if is_interrupt(self.evidence):
+            return 4
         return LATER.get(self.evidence.kind, self.rule.tier)
 
     @property
@@ -82,7 +89,8 @@ class Incident(Struct, dict=True):
                 first = end
         if first.evidence.kind in OUTSIDE_THE_KERNEL:
             first = next((end for end in ends if end.evidence.kind in KERNEL), first)
-        same = [end for end in ends if end.name == first.name]
+        asked = is_interrupt(first.evidence)
+        same = [end for end in ends if end.name == first.name and is_interrupt(end.evidence) == asked]
         return min(same, key=lambda end: (RANK[end.grade], "to allocate" not in end.evidence.place.text, end.order))
 
     def _explained(self, end: End) -> bool:

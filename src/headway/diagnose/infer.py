@@ -9,16 +9,16 @@ from msgspec.structs import replace
 
 from headway.diagnose.applied import asked, here
 from headway.diagnose.case import Case
-from headway.diagnose.causes import NOT_ESTABLISHED, UNKNOWN, family
+from headway.diagnose.causes import ASKED, NOT_ESTABLISHED, UNKNOWN, family
 from headway.diagnose.engines import engine_advice, engine_of, is_late, late_advice, owner_of
 from headway.diagnose.evidence import RANK, Evidence, Grade, Place
 from headway.diagnose.finding import Candidate, Finding, RuledOut
-from headway.diagnose.incidents import REFUSED, Incident, incidents
+from headway.diagnose.incidents import REFUSED, Incident, incidents, is_interrupt
 from headway.diagnose.numbers import refusal
 from headway.diagnose.readers import REFUSALS
 from headway.diagnose.rules import rules
 from headway.diagnose.rules.rule import Advice, Claim, Rule
-from headway.diagnose.seen import Seen, look
+from headway.diagnose.seen import look
 from headway.diagnose.sentence import sentence
 from headway.diagnose.settings import Settings
 from headway.units import format_bytes
@@ -26,7 +26,7 @@ from headway.units import format_bytes
 Item = TypeVar("Item")
 
 PREFERENCE = (
-    "gpu-hardware", "device-oversize-sample", "device-graph-capture", "device-communication-buffers",
+    "gpu-hardware", "numerics", "device-oversize-sample", "device-graph-capture", "device-communication-buffers",
     "host-memory-pinned", "device-wakeup", "device-weight-sync", "device-checkpoint", "device-fragmentation",
     "device-logits", "device-growth", "device-imbalance", "device-other-process", "engine-start-budget",
     "unified-memory-full",
@@ -36,6 +36,8 @@ PREFERENCE = (
 
 MEMORY_KILLS = ("ray-memory-monitor", "cgroup-oom-kill", "kernel-oom-kill")
 MOST_PLACES = 12
+COMMAND = 60
+"""Characters of a command that name a process."""
 BOX = "black-box"
 """The name of the source that a black box's own lines stand in."""
 _COMPONENTS = (
@@ -50,26 +52,24 @@ _COMPONENTS = (
 
 def infer(
     evidence: Sequence[Evidence], settings: Settings, memory: Sequence[tuple[int, str]] = (),
-    progress: Sequence[tuple[int, int]] = (), heads: Sequence[str] = (),
+    progress: Sequence[tuple[int, int]] = (), heads: Sequence[str] = (), tails: Sequence[str] = (),
 ) -> tuple[Finding, ...]:  # fmt: skip
     """The findings of one run in the order of time; one that says "unknown" where no end was found. `heads` are the
-    first lines of its logs."""
+    first lines of its logs, `tails` the last."""
     seen = look(evidence, settings, heads)
-    found = [_finding(each, evidence, settings, memory, seen) for each in incidents(evidence, progress)]
-    return tuple(found) or (_nothing(evidence, settings, seen),)
+    whole = Case(UNKNOWN, None, evidence, settings, tuple(memory), seen, tuple(tails))
+    found = [_finding(each, whole) for each in incidents(evidence, progress)]
+    return tuple(found) or (_nothing(replace(whole, memory=())),)
 
 
-def _finding(
-    incident: Incident, evidence: Sequence[Evidence], settings: Settings, memory: Sequence[tuple[int, str]],
-    seen: Seen,
-) -> Finding:  # fmt: skip
-    root = incident.root
+def _finding(incident: Incident, whole: Case) -> Finding:
+    evidence, seen, root = whole.evidence, whole.seen, incident.root
     event, name, grade = root.evidence, root.name, root.grade
     for end in incident.ends:
         if end.name == name and RANK[end.grade] < RANK[grade]:
             grade = end.grade
     name, grade, more = _weighed(name, grade, event, evidence)
-    case = Case(name, event, evidence, settings, tuple(memory), seen)
+    case = replace(whole, mechanism=name, event=event)
     if name == "device-allocation-failure" and grade != "proven" and case.pinned is not None:
         case = replace(case, mechanism="host-allocation-failure")
         name, grade = case.mechanism, "supported"
@@ -94,10 +94,18 @@ def _finding(
         candidates=(*candidates, *_senders(name, cause, case), *_limits(case)),
         would_settle=asked(settle, seen), advice=here((*advice, *_warnings(advice, rule)), seen),
         clock=event.line.clock, run=event.line.run, survived=incident.survived,
+        outcome="stopped" if name == ASKED or is_interrupt(event) else "died",
         kill=case.kill if name in MEMORY_KILLS else None,
         asked=case.refusal.asked if name == "device-allocation-failure" else None,
     )  # fmt: skip
-    return _with_sentence(made, case)
+    return _with_sentence(made if made.outcome == "died" else _asked(made), case)
+
+
+def _asked(made: Finding) -> Finding:
+    """A stop that was asked for needs no change, and no question is left but who asked."""
+    if made.cause == NUMERICS:
+        return made
+    return replace(made, advice=(), would_settle=(), candidates=(), ruled_out=())
 
 
 def _saving(case: Case) -> tuple[Place, ...]:
@@ -118,6 +126,7 @@ SAVES = Advice(
     "write the checkpoint asynchronously, sharded, or to faster storage; else raise the timeout above a save's time",
     "no rank waits for one that writes", "a true hang is seen later", "save-async",
 )  # fmt: skip
+NUMERICS = "numerics"
 OF_THE_DEVICE = ("device-other-process", "device-wakeup", "unified-memory-full")
 """Causes whose advice holds for an engine as it stands."""
 
@@ -126,6 +135,8 @@ def _advice(case: Case, claim: Claim, why: Rule, rule: Rule) -> tuple[Advice, ..
     """What to change, the case's own first; the mechanism's where the cause is open. An engine's end is answered with
     the engine's settings in place of the trainer's."""
     engine = engine_of(case)
+    if why.name == NUMERICS:
+        return (*why.advice[:1], *claim.advice, *why.advice[1:])
     if is_late(case):
         return (*claim.advice, *late_advice(engine, case.seen))
     if case.forks:
@@ -156,9 +167,9 @@ def _with_sentence(made: Finding, case: Case) -> Finding:
     return replace(made, sentence=sentence(made, case))
 
 
-def _nothing(evidence: Sequence[Evidence], settings: Settings, seen: Seen) -> Finding:
+def _nothing(case: Case) -> Finding:
     """No line says how anything ended; symptoms and what was there are shown."""
-    case = Case(UNKNOWN, None, evidence, settings, seen=seen)
+    evidence, settings, seen = case.evidence, case.settings, case.seen
     symptoms = [each for each in evidence if each.role == "symptom"] or [
         each for each in evidence if each.role == "why"
     ]
@@ -167,6 +178,7 @@ def _nothing(evidence: Sequence[Evidence], settings: Settings, seen: Seen) -> Fi
     if claim.grade == "proven" and cause != "gpu-hardware":
         claim = Claim("supported", claim.because, claim.places)
     own = family("cause", cause) if cause != NOT_ESTABLISHED else "open"
+    more = rules("cause")[cause].settle if cause == NUMERICS else ()
     made = Finding(
         mechanism=UNKNOWN, mechanism_grade="open", cause=cause, cause_grade=claim.grade, family=own,
         phase=settings.phase,
@@ -174,7 +186,8 @@ def _nothing(evidence: Sequence[Evidence], settings: Settings, seen: Seen) -> Fi
         component="", process=str(symptoms[0].line.process) if symptoms else "", because=claim.because,
         evidence=tuple(_unique([*claim.places, *(each.place for each in symptoms[:6])])),
         ruled_out=tuple(_ruled_out(case)), candidates=(),
-        would_settle=asked(rules("mechanism")[UNKNOWN].settle, seen), advice=here(rules("cause")[cause].advice, seen),
+        would_settle=asked((*rules("mechanism")[UNKNOWN].settle, *more), seen),
+        advice=here(_advice(case, claim, rules("cause")[cause], rules("mechanism")[UNKNOWN]), seen),
     )  # fmt: skip
     return _with_sentence(made, case)
 
@@ -349,6 +362,8 @@ def _process(case: Case) -> str:
     if event.kind == "elastic-exit" and {"rank", "pid"} & set(event.fields):
         told = (("local rank", "rank"), ("pid", "pid"))
         return " ".join(f"{name} {event.fields[key]}" for name, key in told if key in event.fields)
+    if event.kind in ("killed", "terminated") and (pid := event.fields.get("pid")):
+        return f"{event.fields.get('command', '')[:COMMAND]} pid {pid}".strip()
     if not event.kind.startswith("ray-"):
         return str(event.line.process)
     names = {"name": "", "pid": ""}

@@ -119,7 +119,8 @@ class Scanner:
                     self.scan.head = tuple(_following(buffer[:AHEAD], 1, AFTER))
                 number += buffer.count(b"\n", done, until)
                 if ended:
-                    self.scan.tail = tuple(_preceding(buffer[-BEHIND:], number))
+                    rest = buffer[-BEHIND:] if buffer[-1:] in (b"", b"\n") else buffer[-BEHIND:] + b"\n"
+                    self.scan.tail = tuple(_preceding(rest, number + (rest[-1:] != buffer[-1:])))
                 else:
                     keep = max(0, until - BEHIND)
                     buffer, done = buffer[keep:], until - keep

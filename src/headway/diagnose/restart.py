@@ -24,6 +24,7 @@ CAUSES_AGAIN = {
     "scale-down": "the machine was taken back",
     "engine-start-budget": "the engine finds no room again",
     "device-graph-capture": "the engine finds no room again",
+    "numerics": "the same step gives the same numbers again",
     "library-fault": "the same library fails again",
     "host-memory-capacity": "the same run needs the same memory",
     "unified-memory-full": "the same run needs the same memory",
@@ -39,6 +40,8 @@ def why_no_restart(finding: Finding) -> str | None:
     A run that died of growth, of a signal, of a lost node or peer starts afresh. One that asks for the same too large
     tensor, or whose code raised, does the same again.
     """
+    if finding.outcome != "died":
+        return "the run finished" if finding.outcome == "finished" else "the run was asked to stop"
     if finding.mechanism in AGAIN:
         return f"{finding.mechanism}: {AGAIN[finding.mechanism]}"
     if finding.cause in CAUSES_AGAIN and finding.cause_grade != "open":

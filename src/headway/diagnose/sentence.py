@@ -48,10 +48,31 @@ _WATCHED = {
 
 def sentence(finding: Finding, case: Case) -> str:
     """One or two clauses for the mechanism, one for the cause."""
+    if finding.outcome == "stopped":
+        said = case.event if case.event is not None and case.event.kind == "run-asked-to-stop" else None
+        own = "" if said is None else said.fields.get("name", "")
+        told = stop_sentence(own or "SIGINT", finding.step, GOES_ON if own else "")
+        return f"{told.removesuffix('.')}{_cause(finding, case)}." if finding.advice else told
     how = _mechanism(finding, case)
     step = f" (step {finding.step})" if finding.step is not None else ""
     went = "; the run went on after it" if finding.survived else ""
     return f"{how}{step}{_cause(finding, case)}{went}."
+
+
+GOES_ON = "it saved a checkpoint, and the same command goes on from it"
+"""What a stop of headway's own trainer leaves."""
+
+
+def stop_sentence(signal: str, step: int | None, then: str = "") -> str:
+    """What is said of a run that was asked to stop; `then` is how it goes on.
+
+    >>> stop_sentence("SIGTERM", 3, "the same command goes on")
+    'The run was asked to stop (SIGTERM, step 3), and did: no death; the same command goes on.'
+    """
+    name = "Ctrl-C or SIGINT" if signal == "SIGINT" else signal
+    step_ = "" if step is None else f", step {step}"
+    then = then or "the same command starts it again, from its last checkpoint where the trainer is told to load it"
+    return f"The run was asked to stop ({name}{step_}), and did: no death; {then}."
 
 
 _PARTS = {"data": "the data loader", "reward": "the reward's process", "rollout": "the rollout's process"}

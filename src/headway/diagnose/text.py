@@ -8,7 +8,8 @@ from typing import BinaryIO, Protocol
 from headway.diagnose.evidence import Process
 
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07]{0,200}\x07")
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""What moves a terminal's cursor or turns its text around."""
 REPEATED = re.compile(r"\[repeated (\d+)x across cluster\]")
 _ACTOR = re.compile(r"\((?P<name>[^()\n]{0,80}?)[, ]*pid=(?P<pid>\d+)(?:, ip=(?P<host>[\w.:]+))?[^)\n]{0,80}\)")
 _RANK = re.compile(

@@ -11,6 +11,8 @@ HEAD, BEFORE, LATEST = "log.0.txt", "log.1.txt", "log.2.txt"
 HEAD_BYTES = 256 << 10
 LINES, TURN_BYTES, MOST_BYTES = 500, 1 << 20, 4 << 20
 """The latest becomes `BEFORE` at so many lines and bytes together, or at most bytes, whatever its lines."""
+ERROR_BYTES = 8 << 10
+"""Bytes of standard error that are kept for the end."""
 LONGEST = 4096
 """Bytes of a line that are kept."""
 CUT = b" ... (cut)"
@@ -91,6 +93,26 @@ class LogTail:
                     piece = piece[:room] + CUT if room > 0 else b""
             kept.append(piece)
         return b"".join(kept)
+
+
+class ErrorTail:
+    """The end of what a command writes to standard error, in bounded memory; nothing where it has none of its own."""
+
+    def __init__(self) -> None:
+        self._pieces: deque[bytes] = deque()
+        self._size = 0
+
+    def write(self, data: bytes) -> None:
+        """Take a piece."""
+        self._pieces.append(data[-ERROR_BYTES:])
+        self._size += len(self._pieces[-1])
+        while self._size - len(self._pieces[0]) >= ERROR_BYTES:
+            self._size -= len(self._pieces.popleft())
+
+    @property
+    def text(self) -> str:
+        """The last bytes, as text."""
+        return b"".join(self._pieces)[-ERROR_BYTES:].decode(errors="replace")
 
 
 def logs_of(folder: Path) -> list[Path]:

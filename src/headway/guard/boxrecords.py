@@ -139,12 +139,14 @@ class Note(Struct, frozen=True, tag="note", tag_field="kind"):
 
 
 class Over(Struct, frozen=True, tag="over", tag_field="kind"):
-    """The command ended: with a code, or by a signal; both None where only its parent knows."""
+    """The command ended: with a code, or by a signal; both None where only its parent knows. `errors` is the end of
+    what it wrote to standard error, where that is apart from its output; on a terminal it is not."""
 
     t: float
     pid: int
     code: int | None
     signal: int | None = None
+    errors: str = ""
 
 
 Moment = Seen | Span | Mark

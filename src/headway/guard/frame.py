@@ -32,12 +32,25 @@ class Gauge(Struct, frozen=True):
         return None if self.limit is None else self.limit - self.used
 
 
+class Wall(Struct, frozen=True):
+    """A limit on one process at which its requests for memory are refused, in bytes: `ulimit -v` or `-d`.
+
+    >>> Wall("address space (ulimit -v)", used=700, limit=800).limit
+    800
+    """
+
+    name: str
+    used: int
+    limit: int
+
+
 class ProcessUse(Struct, frozen=True):
     """What one process of the watched tree holds, in bytes.
 
     `start` is its start in clock ticks since boot: with the pid it names the process, as pids are used again. `name`
     is what it calls itself, such as `ray::Trainer.train`; `role` what it is of the run, where that is known.
-    `device` has bytes by device pool. `pss` counts shared pages by their share, and is read rarely.
+    `device` has bytes by device pool. `pss` counts shared pages by their share, and is read rarely. `wall` is a limit
+    of its own, which is read of the largest few.
     """
 
     pid: int
@@ -48,6 +61,7 @@ class ProcessUse(Struct, frozen=True):
     role: str | None = None
     pss: int | None = None
     device: dict[str, int] = field(default_factory=dict)
+    wall: Wall | None = None
 
 
 class Frame(Struct, frozen=True):

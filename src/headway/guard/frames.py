@@ -25,7 +25,7 @@ FRAMES_TO_LIMIT = 20
 THRASHING = 5.0
 """Per cent of time in which all tasks wait for memory (PSI "full"): from there on no process's lock is waited for."""
 PSS_EVERY_S, PSS_OF = 30.0, 3
-"""Pss is read of the largest few, of each no more often than that."""
+"""Pss and the limits of their own are read of the largest few, Pss of each no more often than that."""
 _SLOW_S = 5.0
 """How often the driver is asked what each process holds: it takes a millisecond per device."""
 _GROUPS_S = 30.0
@@ -160,6 +160,7 @@ class Frames:
                 resident.append((use, member))
         resident.sort(key=lambda each: -each[0][0])
         pss = self._pss([member.pid for _, member in resident[:PSS_OF]]) if calm else {}
+        walls = {member.pid: self._files.wall(member.pid) for _, member in resident[:PSS_OF]}
         return tuple(
             ProcessUse(
                 pid=member.pid,
@@ -170,6 +171,7 @@ class Frames:
                 role=role_of(member),
                 pss=pss.get(member.pid),
                 device=held.get(member.pid, {}),
+                wall=walls.get(member.pid),
             )
             for (rss, shared), member in resident
         )

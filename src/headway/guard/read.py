@@ -20,6 +20,7 @@ from headway.facts.probe import (
     read_fields,
     read_text,
 )
+from headway.guard.frame import Wall
 
 __all__ = [
     "FORKED", "YOUNG_TICKS", "CgroupMemory", "NodeMemory", "OwnSizes", "ProcessFiles", "ProcessMemory", "Stat",
@@ -240,6 +241,11 @@ def parse_stat(text: str) -> Stat | None:
 
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_LIMITS = re.compile(rb"^(Max address space|Max data size) +(\d+) ", re.MULTILINE)
+_WALLS = (
+    (b"Max address space", 0, "address space (ulimit -v)"), (b"Max data size", 5, "data (ulimit -d)"),
+)  # fmt: skip
+"""A line of /proc/<pid>/limits, the field of statm that counts towards it, and what it is called here."""
 
 
 class ProcessFiles:
@@ -264,6 +270,18 @@ class ProcessFiles:
         """Resident bytes, and those of them that are file or shared memory. Takes no lock of the process."""
         fields = self._read(pid, "statm").split()
         return (int(fields[1]) * _PAGE, int(fields[2]) * _PAGE) if len(fields) > 2 else None
+
+    def wall(self, pid: int) -> Wall | None:
+        """The limit of its own that it is nearest to; None where it has none. Takes no lock of the process."""
+        limits = {name: int(soft) for name, soft in _LIMITS.findall(self._read(pid, "limits"))}
+        fields = self._read(pid, "statm").split() if limits else []
+        if len(fields) < 6:
+            return None
+        walls = [
+            Wall(name, int(fields[place]) * _PAGE, limits[key])
+            for key, place, name in _WALLS if limits.get(key)
+        ]  # fmt: skip
+        return max(walls, key=lambda each: each.used / each.limit, default=None)
 
     def command(self, pid: int) -> str:
         """Its command line, or the title that it gave itself.

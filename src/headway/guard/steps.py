@@ -7,6 +7,8 @@ import re2
 
 _STEP = re.compile(
     r"(?:\bfrom step \d"  # a plan's words: no step that the run has reached
+    r"|(?:^|[^-\w])(?:step|rollout)[ \t]+[\d,]+[ \t]+[\d,]+[ \t]+[\d,+-]"  # phases in headway's tables
+    r"|(?:^|[^-\w])rollout[ \t]+[\d,.]+/s\b"  # and how fast one is
     r"|(?:^|[^-\w])step[ \t]+\d{1,9}\.\d+[ \t]+on[ \t]|\bjob step \d"  # Slurm's steps of a job
     r"|(?:^|[^-\w])(?:global[_ ]?steps?|train(?:er)?[/_ ]step|training/global_step|rollout/step|training step|"
     r"iteration|step)"
@@ -48,6 +50,8 @@ def latest_step(text: str) -> int | None:
     >>> latest_step("python3 train.py --num-rollout 100 --steps 7")
     >>> latest_step("fits: eval, from step 1000"), latest_step("ray::Trainer.rollout\\n707378 0.07 ray::Agent")
     (None, None)
+    >>> latest_step("step   7/9  reward 0.5  rollout 4,533/s\\nrollout  422  393  +7.4%\\nstep  1,023  1,025   -0.2%")
+    7
     >>> latest_step("step 100 loss 1.2\\nslurmstepd: error: *** STEP 4242.0 ON n1 CANCELLED AT 2026-01-01 ***")
     100
     """

@@ -31,11 +31,15 @@ def _wrapped(text: str, width: int) -> list[str]:
 def _parts(found: Diagnosis) -> Iterator[str]:
     answer = found.answer
     yield answer.sentence
+    if answer.outcome != "died" and not answer.advice:
+        yield from _section("Not read", list(found.notes))
+        return
     yield ""
     yield from _grades(answer)
     yield from _section(
         "What shows it", [f"{place}  {place.text.strip()[:TEXT]}" for place in answer.evidence[:LINES]]
     )
+    yield from _section("What the command said last", list(found.said))
     yield from _section("Ruled out", [f"{each.name}: {each.because}" for each in answer.ruled_out])
     title = "Who can have sent it" if answer.mechanism == "sigterm" else "Also possible"
     yield from _section(title, [f"{each.name}: {each.because}" for each in answer.candidates])

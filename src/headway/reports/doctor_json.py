@@ -19,16 +19,18 @@ def document(found: Diagnosis) -> Document:
         "timeline": [_moment(each) for each in found.timeline],
         "context": list(found.context),
         "notes": list(found.notes),
+        "said": list(found.said),
     }
 
 
 def _finding(found: Finding) -> Document:
     return {
+        "outcome": found.outcome,
         "sentence": found.sentence,
         "mechanism": found.mechanism,
         "mechanism_grade": found.mechanism_grade,
-        "cause": found.cause,
-        "cause_grade": found.cause_grade,
+        "cause": found.cause or None,
+        "cause_grade": found.cause_grade if found.cause else None,
         "family": found.family,
         "phase": found.phase or None,
         "step": found.step,

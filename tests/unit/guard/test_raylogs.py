@@ -127,7 +127,7 @@ def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path, session):
     assert SessionLogs(box).look([str(session)], [], now=True) == 0
 
 
-@pytest.mark.parametrize(("code", "mechanism"), [(1, "ray-memory-monitor"), (0, "unknown")])
+@pytest.mark.parametrize(("code", "mechanism"), [(1, "ray-memory-monitor"), (0, "finished")])
 def test_the_doctor_reads_what_the_console_never_showed(tmp_path, session, code, mechanism):
     (session / "logs/raylet.out").write_text(MONITOR)
     folder = tmp_path / "box"

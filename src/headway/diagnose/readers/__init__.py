@@ -4,13 +4,26 @@ import re
 from collections.abc import Iterator
 
 from headway.diagnose.evidence import Evidence, Line
-from headway.diagnose.readers import blackbox, cgroups, engines, nccl, platforms, ray, system, torch, tracebacks
+from headway.diagnose.readers import (
+    blackbox,
+    cgroups,
+    ends_well,
+    engines,
+    nccl,
+    numerics,
+    own_growth,
+    platforms,
+    ray,
+    system,
+    torch,
+    tracebacks,
+)
 from headway.diagnose.sign import Sign
 from headway.diagnose.text import without_prefix
 
 SIGNS: tuple[Sign, ...] = (
     *ray.SIGNS, *torch.SIGNS, *nccl.SIGNS, *engines.SIGNS, *system.SIGNS, *platforms.SIGNS, *cgroups.SIGNS,
-    *blackbox.SIGNS,
+    *blackbox.SIGNS, *ends_well.SIGNS, *numerics.SIGNS, *own_growth.SIGNS,
 )  # fmt: skip
 SERIES = (b"Memory-Usage", b"cpu_memory", b"memory allocated (GB)")
 """Lines of measured memory, which are kept as series."""

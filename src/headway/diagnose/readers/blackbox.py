@@ -10,10 +10,13 @@ from datetime import UTC, datetime
 from math import inf
 from pathlib import Path
 
+from headway.diagnose.finding import Outcome
 from headway.diagnose.lines import Source
+from headway.diagnose.readers import own_growth
 from headway.diagnose.readers.recordings import Recorded
 from headway.diagnose.sign import Sign
 from headway.diagnose.sources import opener, text_source
+from headway.diagnose.text import clean
 from headway.guard.blackbox import Box, is_written, read_blackbox
 from headway.guard.boxlog import logs_of
 from headway.guard.boxplan import plan_of
@@ -34,6 +37,10 @@ MOST_ACTIONS = 6
 TOGETHER_S, LAST_S = 1.5, 120.0
 """Seconds within which ends belong together; seconds before the run's end in which they belong to it."""
 FIRST = r"black box: process (?P<pid>\d+) \((?P<name>.*)\) ended first, by signal (?P<signal>\d+)\b"
+SAID_LINES, LONGEST_SAID, MOST_SAID = 10, 200, 16 << 10
+"""Lines of a command's last words, characters of each, and characters of a recording in which they are looked for."""
+INTERRUPTED = (0, 1, 130)
+"""Exit codes of a command that SIGINT has reached."""
 DAEMONS = r"earlyoom|systemd-oomd|oomd|nohang"
 
 SIGNS = (
@@ -72,6 +79,13 @@ SIGNS = (
         ("black box: headway's guard",),
         r"black box: headway's guard stopped the run \((?P<detector>[a-z_ ]+), (?P<pool>\S+)\): (?P<reason>.+)$",
         says="headway itself sent SIGTERM to the run, before memory reached a limit",
+    ),
+    Sign(
+        "box-code",
+        "symptom",
+        ("black box: the command's exit code: ",),
+        r"exit code: [1-9]",
+        says="how the command ended, which tells of no reason",
     ),
     Sign(
         "box-growth",
@@ -115,7 +129,18 @@ def read_box(folder: Path) -> tuple[Box, Recorded]:
     last = box.last
     lines = tuple(f"{folder.name}: {line}" for line in _about(box))
     phase, step = (last and last.phase) or "", last.step if last else None
-    return box, Recorded(phase, step, lines, _how(box), box.begun.spec, box.begun.ledger)
+    outcome, sentence = _how(box)
+    said = last_words(box) if box.over is not None and box.over.code else ()
+    return box, Recorded(phase, step, lines, sentence, box.begun.spec, box.begun.ledger, outcome, said)
+
+
+def last_words(box: Box) -> tuple[str, ...]:
+    """The last lines that the command wrote to standard error, or of its output where it has only one; few, short and
+    without control characters, whatever the recording holds."""
+    errors = box.over.errors[-MOST_SAID:] if box.over is not None else ""
+    lines = errors.splitlines() if errors.strip() else list(box.log[-SAID_LINES * 4 :])
+    shown = [text for line in lines if (text := clean(line[-LONGEST_SAID * 4 :].encode(errors="replace")).strip())]
+    return tuple(text[:LONGEST_SAID] for text in shown[-SAID_LINES:])
 
 
 def box_sources(folder: Path, run: int = 0) -> list[Source]:
@@ -154,6 +179,9 @@ def told(box: Box) -> Iterator[str]:
     lines = [(each.t, _ended(each, first=each.pid in first)) for each in box.ended if not _well(each)]
     lines += [(each.t, _stopped(each)) for each in box.actions if each.name == "stop" and not each.dry]
     lines += [(each.t, _grown(each)) for each in _growths(box)]
+    lines += _own_growth(box)
+    if (asked := asked_to_stop(box)) is not None:
+        lines.append((asked[0], f"asked to stop by SIGINT ({asked[1]})"))
     lines += [(each.t, _sent(each, own=each.sender == box.begun.pid)) for each in box.sent]
     if box.over is not None:
         code = 128 + box.over.signal if box.over.signal is not None else box.over.code
@@ -174,12 +202,20 @@ def first_ends(box: Box) -> tuple[Ended, ...]:
     """The processes that a signal ended before any process of the run ended with a bad code, near the run's own end;
     none where that cannot be told. Of several the first, with those that may have come in any order."""
     until = box.over.t if box.over is not None else (box.last.t if box.last else box.begun.t)
-    bad = [each for each in box.ended if not _well(each) and each.t >= until - LAST_S]
+    bad = [each for each in box.ended if not _well(each) and each.t >= until - LAST_S and not _torn_down(box, each)]
     times = {each.pid: _when(box, each) for each in bad}
     coded = min((times[each.pid][0] for each in bad if each.signal is None and _matters(box, each)), default=inf)
     first = [each for each in bad if each.signal is not None and times[each.pid][1] <= coded]
     start = min((times[each.pid][1] for each in first), default=inf)
     return tuple(each for each in first if times[each.pid][0] <= start + TOGETHER_S)
+
+
+def _torn_down(box: Box, each: Ended) -> bool:
+    """Whether a run that ended with code 0 ended one of its own processes itself, as when it takes an engine down."""
+    if box.over is None or box.over.code != 0 or each.signal is None:
+        return False
+    sent = [sent for sent in box.sent if sent.pid == each.pid and sent.signal == each.signal]
+    return bool(sent) and all(one.inside and one.sender != each.pid for one in sent)
 
 
 def killed_from_outside(box: Box) -> bool:
@@ -258,6 +294,15 @@ def _growths(box: Box) -> Iterator[Action]:
     return (each for each in last.values() if each.t >= until - LAST_S)
 
 
+def _own_growth(box: Box) -> Iterator[tuple[float, str]]:
+    """How the process that ended badly first, or its control group, grew up to its end."""
+    until = box.over.t if box.over is not None else (box.last.t if box.last else box.begun.t)
+    bad = [each for each in box.ended if not _well(each) and _matters(box, each)]
+    ended = own_growth.first_bad(bad, until, LAST_S, TOGETHER_S)
+    if ended is not None:
+        yield from ((ended.t, text) for text in own_growth.of_box(box, ended))
+
+
 def _grown(action: Action) -> str:
     """Without the name of the process that grows, which is another program's text."""
     return f"growth seen ({action.pool}, {action.gauge}): {action.reason.partition('; ')[0]}"
@@ -277,13 +322,41 @@ def _sent(each: Sent, *, own: bool) -> str:
     return f"{said}, by process {each.sender} ({each.sender_name}){', of the run' if each.inside else ''}"
 
 
-def _how(box: Box) -> str:
-    """A sentence on how the command ended, as headway saw it; empty where it did not."""
-    if box.over is None or (box.over.signal is None and box.over.code is None):
-        return ""
-    if box.over.signal is not None:
-        return f"{signal_name(box.over.signal)} ended the command; why is not in what was read."
-    return f"The command ended with exit code {box.over.code}; why is not in what was read."
+def _how(box: Box) -> tuple[Outcome, str]:
+    """Whether it was a death, and a sentence on how the command ended, as headway saw it; empty where it did not."""
+    over = box.over
+    if over is None or (over.signal is None and over.code is None):
+        return "died", ""
+    if over.code == 0 and _went_well(box):
+        return "finished", "The command finished (exit code 0): nothing ended it early."
+    if over.signal is not None:
+        return "died", f"{signal_name(over.signal)} ended the command; why is not in what was read."
+    said = last_words(box)
+    told = f"; the last that it said: {said[-1]}" if said else ""
+    return "died", f"The command ended with exit code {over.code}; why is not in what was read{told}."
+
+
+def _went_well(box: Box) -> bool:
+    """Whether nobody stopped the run, and none of its processes but small helpers ended badly shortly before the
+    end."""
+    if any(action.name == "stop" and not action.dry for action in box.actions) or asked_to_stop(box) is not None:
+        return False
+    until = box.over.t if box.over is not None else 0.0
+    bad = (each for each in box.ended if not _well(each) and _matters(box, each) and not _torn_down(box, each))
+    return not any(each.t >= until - LAST_S for each in bad)
+
+
+def asked_to_stop(box: Box) -> tuple[float, str] | None:
+    """When SIGINT reached a command that then ended as one does that is asked to, and how: by that signal, or with
+    one of the codes of such an end shortly after a Ctrl-C that headway passed on."""
+    over = box.over
+    if over is None or not (over.signal == signal.SIGINT or over.code in INTERRUPTED):
+        return None
+    sent = (each for each in box.sent if each.signal == signal.SIGINT and each.pid is None)
+    passed = next((each for each in sent if 0 <= over.t - each.t <= LAST_S), None)
+    if passed is not None:
+        return passed.t, "Ctrl-C" if passed.kernel else "sent to headway"
+    return (over.t, "which ended the command") if over.signal == signal.SIGINT else None
 
 
 def _over_plan(box: Box) -> Iterator[str]:

@@ -2,9 +2,14 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from headway.diagnose.finding import Outcome
+from headway.diagnose.readers import own_growth
+from headway.diagnose.sentence import GOES_ON, stop_sentence
 from headway.errors import InputError
 from headway.guard.recorder import Segment, read_recording
 from headway.units import format_bytes
@@ -20,8 +25,10 @@ START = 4096
 class Recorded(Struct, frozen=True):
     """What a recording tells of a run's end. `phase` is the one that was not finished, or the last that was.
 
-    `ended` is a sentence on how the run ended, as whoever recorded it saw that; empty where nobody did. `spec` and
-    `ledger` are what was read of the run and planned, as a black box has them.
+    `ended` is a sentence on how the run ended, as whoever recorded it saw that; empty where nobody did; `outcome`
+    whether that was a death. `said` are the last lines of a command that ended with a bad code, `grown` what was
+    measured of its own growth, in lines that the rules weigh. `spec` and `ledger` are what was read of the run and
+    planned, as a black box has them.
     """
 
     phase: str
@@ -30,6 +37,9 @@ class Recorded(Struct, frozen=True):
     ended: str = ""
     spec: str = ""
     ledger: str = ""
+    outcome: Outcome = "died"
+    said: tuple[str, ...] = ()
+    grown: tuple[str, ...] = ()
 
 
 def read(path: Path) -> Recorded | None:
@@ -41,7 +51,14 @@ def read(path: Path) -> Recorded | None:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
     if not (start.startswith(b'{"kind": "header"') and b'"format"' in start):
         return None
-    return _told(path, read_recording(path).segments[-1])
+    segment = read_recording(path).segments[-1]
+    return replace(_told(path, segment), grown=tuple(own_growth.of_recording(path, _group_limit(segment))))
+
+
+def _group_limit(segment: Segment) -> int | None:
+    """The limit of the run's control group, where its machine has one."""
+    limits = (limit for pool in segment.header.machine.pools for limit in pool.limits)
+    return next((limit.bytes for limit in limits if limit.name == "cgroup"), None)
 
 
 def _told(path: Path, segment: Segment) -> Recorded:
@@ -66,23 +83,45 @@ def _told(path: Path, segment: Segment) -> Recorded:
         return Recorded("", None, tuple(lines))
     ended = "finished" if last.ended == "ok" else f"left by {last.ended}"
     lines.append(f"{path.name}: the last phase, {last.phase} of step {last.step}, was {ended}")
-    return Recorded(str(last.phase), last.step, tuple(lines), _summed_up(path))
+    outcome, sentence = _summed_up(path, segment)
+    return Recorded(str(last.phase), last.step, tuple(lines), sentence, outcome=outcome)
 
 
-def _summed_up(path: Path) -> str:
-    """How a run says itself that it ended, in the summary.json beside its recording; empty where that is older."""
+ASKED_TO_GO = ("SIGINT", "SIGTERM", "SIGHUP")
+"""Signals at which `headway train` saves and stops."""
+
+
+def _summed_up(path: Path, segment: Segment) -> tuple[Outcome, str]:
+    """How a run says itself that it ended, in the summary.json beside its recording; nothing where that is of an
+    earlier process or older."""
     summary = path.with_name("summary.json")
     try:
         if summary.stat().st_mtime < path.stat().st_mtime - LATER_S or summary.stat().st_size > MOST_BYTES:
-            return ""
+            return "died", ""
         found = json.loads(summary.read_bytes())
-    except (OSError, ValueError):
-        return ""
-    reason = found.get("exit_reason") if isinstance(found, dict) else None
+    except (OSError, ValueError, RecursionError):
+        return "died", ""
+    reason = found.get("exit_reason") if isinstance(found, dict) and _is_of(found, segment.header.pid) else None
     if reason == "finished":
-        return "The run finished: nothing ended it early."
+        step = _step(found)
+        return "finished", f"The run finished{'' if step is None else f' (step {step})'}: nothing ended it early."
     if reason == "failed rewards":
-        return "Most answers could not be scored, and the run stopped at once."
+        return "died", "Most answers could not be scored, and the run stopped at once."
     if reason == "guard":
-        return "headway's guard stopped the run at a limit, with a checkpoint to go on from."
-    return f"{reason} asked the run to stop, and it saved a checkpoint." if isinstance(reason, str) else ""
+        return "died", "headway's guard stopped the run at a limit, with a checkpoint to go on from."
+    if reason in ASKED_TO_GO:
+        return "stopped", stop_sentence(reason, _step(found), GOES_ON)
+    return "died", ""
+
+
+def _step(summary: dict[str, Any]) -> int | None:
+    """The steps that were finished, where the summary has a number for them."""
+    steps = summary.get("steps")
+    return steps if isinstance(steps, int) else None
+
+
+def _is_of(summary: dict[str, Any], pid: int) -> bool:
+    """Whether a summary is of the process with that pid; True where it names none."""
+    attempts = summary.get("attempts")
+    last = attempts[-1] if isinstance(attempts, list) and attempts else None
+    return not isinstance(last, dict) or last.get("pid", pid) == pid

@@ -4,6 +4,16 @@ Wordings: glibc, Python's faulthandler, absl's failure signal handler, mm/oom_ki
 
 from headway.diagnose.sign import Sign
 
+
+def _shell(word: str, number: int) -> str:
+    """What a shell says of a command that a signal ended: bash with its line and the process, or as a job; zsh; dash
+    the word alone, which may stand behind a progress bar. Words of a program that only begin like it are none."""
+    core, line = r"(?: *\(core dumped\))?", rf"^\s*\S.{{0,200}}?: \w+ \d+: +(?P<pid>\d+):? +{word}"
+    job = rf"^\s*\[\d+\] *[-+]? +(?:(?P<job>\d+) +)?{word}"
+    alone = rf"(?:^\s*|(?:it/s|s/it|\?)\]\s*|^\s*\w*sh: |^\s*\S+: \d+: ){word}(?:: {number})?\.?$"
+    return rf"{line}{core}(?: +(?P<command>\S.*))?$|{job}{core}(?: +\S.*)?$|^\s*zsh: {word} +\S|{alone}"
+
+
 _HARDWARE_XIDS = "46|48|62|63|64|74|79|92|94|95|119|120|121|136|140|143"
 
 SIGNS = (
@@ -166,8 +176,8 @@ SIGNS = (
         "killed",
         "end",
         ("killed", "signal 9", "sigkill"),
-        r"^\s*(?:\S+: )?(?:line \d+: +\d+ )?Killed\b(?! process)|\bSignal 9\b|signal: 9\b|(?:by|with|signal:?|"
-        r"by signal) SIGKILL|: Killed$",
+        _shell("Killed", 9) + r"|\bSignal 9\b|signal: 9\b|(?:by|with|signal:?|by signal) SIGKILL|"
+        r"\b(?:tasks?|pid|process) [\d,-]+: Killed$",
         unless=r"\(1\)|root causes|causes include|Killed process|Xid|unit|oomd",
         says="SIGKILL; by whom is not said",
     ),
@@ -191,7 +201,7 @@ SIGNS = (
         "terminated",
         "end",
         ("terminated", "sigterm"),
-        r"^\s*(?:\S+: )?(?:line \d+: +\d+ )?Terminated\b|(?:received|caught|got) (?:signal )?(?:SIGTERM|15\b)|"
+        _shell("Terminated", 15) + r"|(?:received|caught|got) (?:signal )?(?:SIGTERM|15\b)|"
         r"(?:by|with|signal:?) SIGTERM|SIGTERM (?:received|caught)|signal 15",
         unless=r"raylet|death signal|main\.cc|process receives|\*\*\*|Stop: |unexpected|terminated with|"
         r"closing signal|Unable to shutdown process",  # torchrun ends the other ranks of one that failed

@@ -12,6 +12,8 @@ _ERROR = re.compile(
     r"(?:^|[\s\])|])(?P<type>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt|Exit|Failure|StopIteration))"
     r"(?P<inner>\(\w+\))?(?:: (?P<message>.*))?$"
 )
+_PLAIN = re.compile(r"^(?P<type>(?:Base)?Exception)(?P<inner>)(?:: (?P<message>.*))?$")
+"""The last line of a traceback whose exception has no name of its own."""
 WRAPPERS = re.compile(
     r"Ray(?:Actor|Task|System)?Error|ActorDied|WorkerCrashed|ActorUnavailable|NodeDied|OwnerDied|ObjectLost|Owner|TaskUnschedulable|"
     r"EngineDead|AsyncEngineDead|ChildFailed|ProcessExited|ProcessRaised|CalledProcess|SubprocessError|BrokenProcessPool|GetTimeout|LocalRayletDied|"
@@ -57,7 +59,11 @@ def read_traceback(line: Line) -> Evidence | None:
         frame = _FRAME.match(plain)
         if frame is not None:
             frames.append(f"{frame['file']}:{frame['line']} {frame['name']}")
-        elif frames and (error := _ERROR.search(plain[:600])) is not None and not plain.startswith("    "):
+        elif (
+            frames
+            and (error := _ERROR.search(plain[:600]) or _PLAIN.match(plain[:600]))
+            and not plain.startswith("    ")
+        ):
             return _evidence("python-traceback", line, error, frames, line.after, above)
         elif "Traceback (most recent" in plain:
             return None

@@ -83,6 +83,11 @@ MEMORY = Settle(
     "a recording of the next run",
     "whether memory grows by step, jumps at a save, or is high from the first step",
 )
+ANOMALY = Settle(
+    "torch.autograd.set_detect_anomaly(True)",
+    "the steps from the last good checkpoint on, which then are slow",
+    "'Function ... returned nan values', with the call in the forward pass that it belongs to",
+)
 AMD = Settle(
     "rocm-smi --showrasinfo all; dmesg -T | grep -i amdgpu",
     "the device's node",

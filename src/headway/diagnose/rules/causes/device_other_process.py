@@ -1,5 +1,7 @@
 """Another process holds the device's memory."""
 
+import re
+
 from headway.diagnose.case import Case
 from headway.diagnose.engines import share_advice
 from headway.diagnose.evidence import Evidence
@@ -7,10 +9,14 @@ from headway.diagnose.rules import settle
 from headway.diagnose.rules.causes.engine_start_budget import TIGHT
 from headway.diagnose.rules.causes.unified_memory_full import is_unified
 from headway.diagnose.rules.rule import Advice, Claim, Rule
+from headway.diagnose.text import process_of
 from headway.units import GIB, format_bytes
 
 OWN_POOLS = r"cumem|torch_memory_saver|sleep|wake"
 """Allocators of this process that torch's numbers leave out."""
+
+MOST_NAMED, LONGEST = 4, 60
+"""Processes that are named, and characters of a name."""
 
 
 def _find(case: Case) -> Claim | None:
@@ -28,7 +34,7 @@ def _find(case: Case) -> Claim | None:
     fits = found.asked is not None and found.free is not None and found.free + held >= found.asked
     if not most and held <= own / 3 and not fits:
         return None
-    because = f"other processes hold {format_bytes(held)} of the device, this one {format_bytes(own)}"
+    because = f"{_holders(case)} {format_bytes(held)} of the device, this one {format_bytes(own)}"
     if unlisted > held / 2:
         because = (
             f"{format_bytes(held)} of the device are in use and not this process's, which holds {format_bytes(own)}"
@@ -37,6 +43,27 @@ def _find(case: Case) -> Claim | None:
         because += ", and without theirs the request had fitted"
     sure = most and not (unlisted > held / 2 and found.used is None and case.near(OWN_POOLS))
     return Claim("supported" if sure else "open", because, (case.event.place,))
+
+
+def _holders(case: Case) -> str:
+    """Who else holds memory of the device, the largest first, by number, and by name where the log has one."""
+    found = case.refusal
+    others = sorted((each for each in found.listed if each != found.itself), key=lambda each: -each[1])
+    if len(others) == 1 and others[0][1] == found.others:
+        return f"{_name(case, others[0][0])} holds"
+    told = [f"{_name(case, pid)} {format_bytes(size)}" for pid, size in others[:MOST_NAMED]]
+    told += [f"{len(others) - MOST_NAMED} more"] if len(others) > MOST_NAMED else []
+    return f"other processes ({', '.join(told)}) hold" if told else "other processes hold"
+
+
+def _name(case: Case, pid: int) -> str:
+    """A process by its number, with the name that a row of nvidia-smi or a line's prefix gives it."""
+    row = re.compile(rf"^\W*\d+ .*\s{pid}\s+(?:C|G|C\+G|M\+C)\s+(?P<name>\S.*?)\s+\d+ ?MiB")
+    texts = (place.text for place in (*case.around, *(each.place for each in case.evidence)))
+    name = next((match["name"] for text in texts if (match := row.search(text))), "")
+    lines = (process_of(place.text) for place in (*case.around, *(each.place for each in case.evidence)))
+    name = name or next((each.name for each in lines if each.pid == pid), "")
+    return f"process {pid} ({name[-LONGEST:]})" if name else f"process {pid}"
 
 
 def _at_start(case: Case, tenant: Evidence) -> Claim | None:
