@@ -155,6 +155,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True)
 
 
+def doctor(path: Path, *more: str) -> str:
+    command = [sys.executable, "-m", "headway", "doctor", str(path), *more]
+    return " ".join(subprocess.run(command, capture_output=True, text=True, check=False).stdout.split())
+
+
 def train(spec: Path, output: Path, *more: str, largest_file: int | None = None) -> subprocess.CompletedProcess[str]:
     def limit() -> None:
         if largest_file is not None:
@@ -183,6 +188,11 @@ def test_a_full_disk_is_refused_or_ends_with_words_and_a_checkpoint(tmp_path: Pa
     assert (summary["exit_reason"], summary["steps"]) == ("full disk", 6)
     assert left_over(small_disk / "run") == []
     assert sorted(path.name for path in (small_disk / "run/checkpoints").iterdir()) == ["step-000002", "step-000004"]
+
+    (tmp_path / "log").write_text(full.stderr)
+    for path in (tmp_path / "log", small_disk / "run"):
+        assert json.loads(doctor(path, "--json"))["answer"]["cause"] == "disk-full", path
+    assert doctor(small_disk / "run/recording.jsonl").startswith("The disk was full, and the run stopped")
 
     fits = train(spec, small_disk / "run", "--set", "output.keep=1")
     assert fits.returncode == 0, fits.stderr

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from headway.diagnose.finding import Outcome
 from headway.diagnose.readers import own_growth
 from headway.diagnose.sentence import GOES_ON, stop_sentence
-from headway.errors import InputError
+from headway.errors import DiskFullError, InputError, RewardsFailedError
 from headway.guard.recorder import Segment, read_recording
 from headway.units import format_bytes
 
@@ -105,8 +105,10 @@ def _summed_up(path: Path, segment: Segment) -> tuple[Outcome, str]:
     if reason == "finished":
         step = _step(found)
         return "finished", f"The run finished{'' if step is None else f' (step {step})'}: nothing ended it early."
-    if reason == "failed rewards":
+    if reason == RewardsFailedError.exit_reason:
         return "died", "Most answers could not be scored, and the run stopped at once."
+    if reason == DiskFullError.exit_reason:
+        return "died", "The disk was full, and the run stopped with its last checkpoint whole."
     if reason == "guard":
         return "died", "headway's guard stopped the run at a limit, with a checkpoint to go on from."
     if reason in ASKED_TO_GO:
