@@ -249,14 +249,15 @@ def keep_rate(spec: "RunSpec", planned: "Planned") -> None:
     steps = [json.loads(line) for line in lines][-50:]
     rates = [
         [step[name] for step in steps[len(steps) > 1 :] if step.get(name)]
-        for name in ("rollout_tokens_per_s", "train_tokens_per_s")
+        for name in ("rollout_tokens_per_s", "train_tokens_per_s", "answer_tokens")
     ]
     if all(rates):
         model = planned.workload.model
-        rollout, trained = (median(each) for each in rates)
+        rollout, trained, answer = (median(each) for each in rates)
+        answered = round(spec.rollout.prompts * spec.rollout.samples * answer)
         device, dtype, lora = planned.workload.device, spec.model.dtype, spec.lora is not None
         day = time.strftime("%Y-%m-%d")
-        keep(Rate(model.name, model.active_parameters(), device, dtype, lora, rollout, trained, day))
+        keep(Rate(model.name, model.active_parameters(), device, dtype, lora, rollout, trained, day, answered))
 
 
 def settle_libraries() -> None:

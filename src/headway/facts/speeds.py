@@ -29,7 +29,8 @@ class DeviceSpeed(Struct, frozen=True):
 class Rate(Struct, frozen=True):
     """What a run reached here, in tokens/s: answer tokens of the rollout, and prompt and answer tokens trained.
 
-    `parameters` are those that a token passes; `lora`: adapters alone were trained. `ended` is a date.
+    `parameters` are those that a token passes; `lora`: adapters alone were trained. `ended` is a date. `answered`
+    counts the answer tokens of a step: the more there are at once, the faster they come.
 
     >>> Rate("smollm2-135m-instruct", 134_515_008, "cpu", "fp32", True, 100.0, 90.0, "2026-01-31").train
     90.0
@@ -43,8 +44,11 @@ class Rate(Struct, frozen=True):
     rollout: float
     train: float
     ended: str
+    answered: int = 0
 
 
+LEAST_ANSWERED = 64
+"""Answer tokens of a step whose rate is worth keeping; with fewer, what comes once for a step is most of its time."""
 KEPT = 20
 """Rates that are kept of a machine, the newest."""
 
@@ -72,9 +76,13 @@ def earlier() -> tuple[Rate, ...]:
 
 
 def keep(rate: Rate) -> None:
-    """Keep the rate of a run that ended. A cache that cannot be written is left as it is."""
+    """Keep the rate of a run that ended, unless its steps were too short to tell, or much shorter than those of the
+    rate that is known. A cache that cannot be written is left as it is."""
     found = _all()
-    others = [each for each in found.get(key(), ()) if not _same(each, rate)]
+    known = next((each for each in found.get(key(), ()) if _same(each, rate)), None)
+    if rate.answered < max(LEAST_ANSWERED, known.answered / 4 if known is not None else 0):
+        return
+    others = [each for each in found.get(key(), ()) if each is not known]
     found[key()] = (rate, *others[: KEPT - 1])
     path = rates_file()
     temporary = path.with_name(f".{path.name}.{os.getpid()}")

@@ -40,12 +40,13 @@ MEGATRON = ("slime", "megatron", "nemo")
 CPU_ROLLOUT, CPU_TRAIN = 14e9, 36e9
 """FLOP/s a core that headway reached generating and training (SmolLM2-135M, fp32, LoRA, two cores with AVX-512)."""
 TABLE, CPU, SAME, SCALED = 3.0, 4.0, 1.5, 3.0
-"""Within which factor: from the table of devices, from a core's rate, from earlier runs of the same model and kind,
-and of another."""
+"""Within which factor: from the table of devices, from a core's rate, from earlier runs of the same model and kind with
+steps about as large, and of others."""
 
 
 ALIKE = 4
-"""A rate of another model is scaled where the two differ by no more than this in parameters."""
+"""A rate of another model is scaled where the two differ by no more than this in parameters; steps that differ by no
+more than this in tokens are about as large."""
 
 
 class Estimate(Struct, frozen=True):
@@ -70,7 +71,7 @@ def estimate(workload: Workload, machine: Machine, ledger: Ledger) -> Estimate |
     rate = _nearest(workload, machine.rates) if workload.trainer.system == "headway" else None
     speed = device_speed(machine.name) if workload.device == "cuda" else None
     if rate is not None:
-        same = rate.model == workload.model.name
+        same = rate.model == workload.model.name and _as_large(workload, rate)
         about = f"earlier runs of {rate.model} on this machine"
         return _of_rates(workload, _scaled(rate, workload), about, SAME if same else SCALED)
     if speed is not None:
@@ -98,6 +99,13 @@ def _nearest(workload: Workload, earlier: tuple[Rate, ...]) -> Rate | None:
 
     nearest = min(alike, key=apart, default=None)
     return nearest if nearest is not None and apart(nearest) <= ALIKE else None
+
+
+def _as_large(workload: Workload, rate: Rate) -> bool:
+    """Whether a step may have about as many answer tokens as those that the rate is of."""
+    rollout = workload.rollout
+    most = rollout.prompts * rollout.samples * rollout.max_answer
+    return rate.answered / ALIKE <= most <= rate.answered * ALIKE
 
 
 def _scaled(rate: Rate, workload: Workload) -> tuple[float, float]:

@@ -15,7 +15,9 @@ from headway.plan.plan import plan
 from headway.plan.time import Estimate, estimate
 
 GB10 = machines.by_name("gb10").without_ray()
-OWN = Rate("qwen3-0.6B", table()["qwen3-0.6b"].active_parameters(), "cpu", "fp32", False, 100.0, 50.0, "2026-01-31")
+OWN = Rate(
+    "qwen3-0.6B", table()["qwen3-0.6b"].active_parameters(), "cpu", "fp32", False, 100.0, 50.0, "2026-01-31", 40_000
+)
 
 
 def run(model: str = "qwen3-0.6b", trainer: str = "headway", **settings: object) -> Workload:
@@ -102,6 +104,15 @@ def test_earlier_runs_of_the_machine_come_first():
     assert known.run == pytest.approx(100 * known.step)
 
 
+@pytest.mark.parametrize(
+    ("answered", "factor"), [(0, 3.0), (10_000, 3.0), (20_000, 1.5), (250_000, 1.5), (300_000, 3.0)]
+)
+def test_a_rate_of_much_smaller_or_larger_steps_is_less_sure(answered: int, factor: float):
+    known = timed(on_cpu(), replace(CPU, rates=(replace(OWN, answered=answered),)))
+    assert known is not None
+    assert known.factor == factor
+
+
 def test_runs_of_another_kind_say_nothing():
     work = on_cpu(lora=Lora(16, "all-linear"))
     assert timed(work, replace(CPU, rates=(OWN,))) == timed(work, CPU)
@@ -142,3 +153,14 @@ def test_rates_are_kept_by_model_and_kind(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert [(rate.lora, rate.train) for rate in speeds.earlier()] == [(False, 60.0), (True, 50.0)]
     speeds.rates_file().write_text("{")
     assert speeds.earlier() == ()
+
+
+def test_a_rate_of_steps_that_are_too_short_to_tell_is_not_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    speeds.keep(replace(OWN, answered=16, rollout=3.0))
+    assert speeds.earlier() == ()
+    speeds.keep(OWN)
+    speeds.keep(replace(OWN, answered=OWN.answered // 5, rollout=12.0))
+    assert [rate.rollout for rate in speeds.earlier()] == [100.0]
+    speeds.keep(replace(OWN, answered=OWN.answered // 3, rollout=80.0))
+    assert [rate.rollout for rate in speeds.earlier()] == [80.0]
