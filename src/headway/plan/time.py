@@ -40,8 +40,8 @@ MEGATRON = ("slime", "megatron", "nemo")
 CPU_ROLLOUT, CPU_TRAIN = 14e9, 36e9
 """FLOP/s a core that headway reached generating and training (SmolLM2-135M, fp32, LoRA, two cores with AVX-512)."""
 TABLE, CPU, SAME, SCALED = 3.0, 4.0, 1.5, 3.0
-"""Within which factor: from the table of devices, from a core's rate, from earlier runs of the same model and kind with
-steps about as large, and of others."""
+"""Within which factor: from the table of devices, from a core's rate, from earlier runs of the same model and kind
+with steps about as large, and of others."""
 
 
 ALIKE = 4
