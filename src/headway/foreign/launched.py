@@ -215,9 +215,12 @@ def trains_alone(found: Found) -> bool:
 
 
 def _cap(found: Found) -> dict[str, Setting]:
-    """A cap on tokens, or a number of samples."""
+    """A cap on tokens, which is one of each context parallel rank, or a number of samples."""
     if found.value("dynamic_batch") is True:
-        return {"trainer.cap": found.value("max_tokens_per_gpu")}
+        cap, ranks = found.value("max_tokens_per_gpu"), found.value("cp")
+        if isinstance(cap, int) and isinstance(ranks, int) and found.value("trainer_backend") == "megatron":
+            cap *= ranks
+        return {"trainer.cap": cap}
     rows = found.value("micro_batch")
     return {"trainer.rows": rows, "trainer.cap": 0 if rows is not None else None}
 

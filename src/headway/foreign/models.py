@@ -24,6 +24,7 @@ from headway.facts.workload import (
 )
 from headway.foreign.found import Found
 from headway.foreign.runs import HALF, REF, Reading
+from headway.foreign.scoring import critic_scoring
 from headway.foreign.shape_flags import by_checkpoint
 
 FIELDS = {"critic": "critic", "reward": "reward_model", "teacher": "teacher", "reference": "reference_model"}
@@ -165,7 +166,7 @@ def _verl_critic(reading: Reading, made: Workload) -> tuple[Trainer, Layout]:
             checkpointing=reading.flag("critic.model.enable_gradient_checkpointing", default=True),
         )  # fmt: skip
     cap, rows = _micro(reading, "critic", made, layout, cap_key="critic.ppo_max_token_len_per_gpu")
-    return replace(base, cap=cap, rows=rows), layout
+    return critic_scoring(reading, replace(base, cap=cap, rows=rows), layout), layout
 
 
 def _first(reading: Reading, key: str) -> str | None:
@@ -239,7 +240,10 @@ def _verl_reward(reading: Reading, made: Workload) -> Workload:
     else:
         trainer, in_host = replace(trainer, system="verl-fsdp", compute_dtype="bf16"), True
     cap, rows = _micro(reading, "reward_model", made, layout, cap_key="reward_model.forward_max_token_len_per_gpu")
-    trainer = replace(trainer, param_dtype="bf16", grad_dtype=None, lora=None, cap=cap, rows=rows, offload="none")
+    trainer = replace(
+        trainer, param_dtype="bf16", grad_dtype=None, lora=None, cap=cap, rows=rows, score_cap=0, score_rows=0,
+        offload="none",
+    )  # fmt: skip
     path = _path(reading, "reward_model.model.path")
     return _Model(reading, made, "reward").put(
         path, "reward_model.model.path", trainer, layout, group=1 if pool else 0, in_host=in_host
@@ -291,7 +295,7 @@ def _openrlhf(reading: Reading, made: Workload) -> Workload:
         away = reading.flag("ref_reward_offload", "reward.offload")
         group = groups.of("critic" if groups.with_critic else "reward")
         made = _Model(reading, made, "reward").put(
-            first, "--reward_pretrain", _scoring(reading, made), groups.layout("reward", group), group=group,
+            first, "--reward_pretrain", _scoring(made), groups.layout("reward", group), group=group,
             in_host=away, process=groups.ray,
         )  # fmt: skip
         if more:
@@ -304,21 +308,18 @@ def _openrlhf_reference(reading: Reading, made: Workload, groups: "_Groups") -> 
     path = _path(reading, "ref_pretrain", "ref.model_name_or_path") or SAME
     group = groups.of("ref")
     found = _Model(reading, made, "reference").put(
-        path, "--ref_pretrain", _scoring(reading, made), groups.layout("ref", group), group=group,
+        path, "--ref_pretrain", _scoring(made), groups.layout("ref", group), group=group,
         in_host=made.trainer.reference == "host", process=True,
     )  # fmt: skip
     return replace(found, trainer=replace(found.trainer, reference="none"))
 
 
-def _scoring(reading: Reading, made: Workload) -> Trainer:
+def _scoring(made: Workload) -> Trainer:
     """A model that only scores: DeepSpeed's inference of half-precision parameters, in batches of the rollout."""
     trainer = replace(made.trainer, grad_dtype=None, lora=None, offload="none")
-    if trainer.rows:
-        default = 1 if any("." in name for name in reading.found.flags) else 8
-        rows = reading.number("micro_rollout_batch_size", "rollout.micro_batch_size", default=default)
-        return replace(trainer, rows=max(1, rows))
-    cap = reading.number("rollout_max_tokens_per_gpu", "rollout.max_tokens_per_gpu")
-    return replace(trainer, cap=cap or trainer.cap)
+    if trainer.score_cap or trainer.score_rows:
+        trainer = replace(trainer, cap=trainer.score_cap, rows=trainer.score_rows)
+    return replace(trainer, score_cap=0, score_rows=0)
 
 
 class _Groups:

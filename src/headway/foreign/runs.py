@@ -184,8 +184,9 @@ def _with_others(reading: Reading, made: Workload) -> Workload:
     if reading.found.system == "megatron":
         return made
     from headway.foreign.models import unplanned, with_others
+    from headway.foreign.scoring import with_scoring
 
-    made = with_others(reading, made)
+    made = with_others(reading, with_scoring(reading, made))
     if made.engine is None and reading.found.system in ("verl", "openrlhf") and made.trainer.scores:
         name = reading.found.value("engine") or "the engine"
         made = unplanned(made, f"{name}, which generates: only vllm and sglang are planned")

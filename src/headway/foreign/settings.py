@@ -28,7 +28,8 @@ SIZES = {
 NOT_SET = {"model", "unknown", "unplanned", "not_read"}
 """Fields that are no keys: the model is named on its own, and what is unknown is said by who reads a run."""
 OF_OTHERS = {
-    "model", "group", "in_host", "process", "trainer.rows", "trainer.cap", "trainer.offload", "trainer.checkpointing",
+    "model", "group", "in_host", "process", "trainer.rows", "trainer.cap", "trainer.score_rows", "trainer.score_cap",
+    "trainer.offload", "trainer.checkpointing",
     "trainer.param_dtype", "trainer.optimizer.state_dtype", "trainer.optimizer.offload", "layout.nodes",
     "layout.devices", "layout.shards", "layout.replicas", "layout.tensor", "layout.pipeline", "layout.context",
 }  # fmt: skip

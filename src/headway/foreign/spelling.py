@@ -15,7 +15,8 @@ Scalar = int | float | str | bool
 
 SpellKey = Literal[
     "rollout.prompts", "rollout.samples", "rollout.max_answer", "rollout.kv_budget",
-    "trainer.cap", "trainer.rows", "trainer.checkpointing", "trainer.reference", "trainer.attention",
+    "trainer.cap", "trainer.rows", "trainer.score_cap", "trainer.score_rows", "trainer.checkpointing",
+    "trainer.reference", "trainer.attention",
     "trainer.logprob_chunk", "trainer.loss", "trainer.param_dtype", "trainer.lora", "trainer.quant",
     "trainer.optimizer.state_dtype", "trainer.optimizer.in_backward", "trainer.optimizer.offload", "trainer.offload",
     "trainer.optimizer.paged", "trainer.offload_parameters",
@@ -46,7 +47,7 @@ _SLIME_ROLLOUT = {
     "rollout.prompts": "--rollout-batch-size {value} --global-batch-size {batch}",
     "rollout.samples": "--n-samples-per-prompt {value} --global-batch-size {batch}",
     "rollout.max_answer": "--rollout-max-response-len {value}",
-    "trainer.cap": "--max-tokens-per-gpu {value}",
+    "trainer.cap": "--max-tokens-per-gpu {each}",
     "trainer.rows": "--micro-batch-size {value}",
     "trainer.reference": "no --use-kl-loss and --kl-coef 0 (free where --kl-loss-coef is 0)",
     "engine.memory_fraction": "--sglang-mem-fraction-static {before} -> {value}",
@@ -153,6 +154,10 @@ _VERL = {
     "rollout.max_answer": "data.max_response_length={value}",
     "trainer.cap": "actor_rollout_ref.actor.ppo_max_token_len_per_gpu={each}",
     "trainer.rows": "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu={value}",
+    "trainer.score_cap": "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu={scored} "
+    "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu={scored}",
+    "trainer.score_rows": "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu={value} "
+    "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu={value}",
     "trainer.checkpointing": "actor_rollout_ref.model.enable_gradient_checkpointing=True",
     "trainer.reference": "actor_rollout_ref.actor.use_kl_loss=False algorithm.use_kl_in_reward=False",
     "trainer.lora": "actor_rollout_ref.model.lora_rank={value}",
@@ -294,6 +299,8 @@ SPELLINGS: dict[str, dict[str, str]] = {
         "rollout.max_answer": "--generate_max_len {value}",
         "trainer.cap": "--max_tokens_per_gpu {value}",
         "trainer.rows": "--micro_train_batch_size {value}",
+        "trainer.score_cap": "--rollout_max_tokens_per_gpu {value}",
+        "trainer.score_rows": "--micro_rollout_batch_size {value}",
         "trainer.checkpointing": "--gradient_checkpointing",
         "trainer.reference": "--init_kl_coef 0",
         "trainer.lora": "--lora_rank {value}",
@@ -316,8 +323,8 @@ SPELLINGS: dict[str, dict[str, str]] = {
 
 class Counts(Struct, frozen=True):
     """What goes with a change where a system wants it written too: `answers` of a step, `batch` of them and `mini`
-    prompts for an optimizer step, `accum` micro-batches of a rank for one, `engines`, and `each`: a cap's tokens for
-    each of the ranks that divide a sample.
+    prompts for an optimizer step, `accum` micro-batches of a rank for one, `engines`, and `each` and `scored`:
+    a cap's tokens for each of the ranks that divide a sample, in training and where it is only scored.
 
     >>> Counts(answers=64).batch
     0
@@ -329,6 +336,7 @@ class Counts(Struct, frozen=True):
     accum: int = 0
     engines: int = 0
     each: int = 0
+    scored: int = 0
 
 
 def counts(workload: Workload) -> Counts:
@@ -337,7 +345,7 @@ def counts(workload: Workload) -> Counts:
     >>> from headway.facts.shapes import table
     >>> from headway.foreign.presets import workload
     >>> counts(workload(table()["qwen3-4b"], "verl-fsdp"))
-    Counts(answers=1024, batch=1024, mini=128, accum=0, engines=4, each=16384)
+    Counts(answers=1024, batch=1024, mini=128, accum=0, engines=4, each=16384, scored=0)
     """
     rollout, layout, trainer, engine = workload.rollout, workload.layout, workload.trainer, workload.engine
     answers, updates = rollout.prompts * rollout.samples, max(1, trainer.updates)
@@ -347,8 +355,8 @@ def counts(workload: Workload) -> Counts:
     if engine is not None:
         devices = layout.ranks if engine.colocated else engine.devices
         engines = devices // (engine.tensor_parallel * engine.pipeline_parallel)
-    each = -(-trainer.cap // layout.context)
-    return Counts(answers, answers // updates, rollout.prompts // updates, accum, engines, each)
+    each, scored = (-(-cap // layout.context) for cap in (trainer.cap, trainer.score_cap))
+    return Counts(answers, answers // updates, rollout.prompts // updates, accum, engines, each, scored)
 
 
 _RUNSPEC: dict[str, tuple[str, Scalar | None]] = {
@@ -384,7 +392,8 @@ def spell(
         return None
     mib = value >> 20 if isinstance(value, int) else 0
     more = asdict(beside or Counts())
-    return text.format(value=value, before=before, mib=mib, **{**more, "each": more["each"] or value})
+    caps = {key: more[key] or value for key in ("each", "scored")}
+    return text.format(value=value, before=before, mib=mib, **{**more, **caps})
 
 
 def accepts(system: str, key: SpellKey, value: Scalar) -> bool:

@@ -157,6 +157,11 @@ OTHERS = (
                     "micro_batch_size_per_gpu", "micro_batch_size", "use_dynamic_bsz",
                     "forward_max_token_len_per_gpu")
     ),
+    *(
+        f"{section}.log_prob_{key}" for section in (ROLLOUT, REF)
+        for key in ("use_dynamic_bsz", "max_token_len_per_gpu", "micro_batch_size_per_gpu", "micro_batch_size")
+    ),
+    *(f"critic.forward_{key}" for key in ("max_token_len_per_gpu", "micro_batch_size_per_gpu", "micro_batch_size")),
     "algorithm.adv_estimator", "distillation.enabled",
 )  # fmt: skip
 """The same of the models beside the actor."""

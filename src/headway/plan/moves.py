@@ -182,6 +182,12 @@ def _rows(workload: Workload) -> tuple[Scalar, ...]:
     return tuple(each for each in tries if _divides(workload, _field("trainer", "rows")(workload, each)))
 
 
+def _score_cap(workload: Workload) -> tuple[Scalar, ...]:
+    """As a cap of training's."""
+    cap, longest = workload.trainer.score_cap, workload.rollout.longest
+    return tuple(dict.fromkeys((max(longest, cap // 2), longest))) if cap > longest else ()
+
+
 def _reference(*, idle: bool) -> Callable[[Workload], tuple[Scalar, ...]]:
     """A reference at coefficient 0, which other trainers hold as well, or one whose KL is part of the experiment."""
 
@@ -484,6 +490,11 @@ MOVES: tuple[Move, ...] = (
     Move("trainer.logprob_chunk", Cost.FREE, _chunk, _field("trainer", "logprob_chunk")),
     Move("trainer.cap", Cost.FREE, _cap, _field("trainer", "cap")),
     Move("trainer.rows", Cost.FREE, _rows, _field("trainer", "rows")),
+    Move("trainer.score_cap", Cost.FREE, _score_cap, _field("trainer", "score_cap")),
+    Move(
+        "trainer.score_rows", Cost.FREE, lambda run: _halves(run.trainer.score_rows, 1),
+        _field("trainer", "score_rows"),
+    ),
     Move("engine.memory_fraction", Cost.FREE, _fraction, _set_fraction),
     Move("critic.trainer.cap", Cost.FREE, _critic_cap, _of_critic("cap")),
     Move(

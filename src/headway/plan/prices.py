@@ -18,6 +18,8 @@ PRICES: Mapping[tuple[SpellKey, Cost], str] = {
     ("trainer.logprob_chunk", Cost.FREE): f"{NOTHING}: the same log-probs in smaller chunks",
     ("trainer.cap", Cost.FREE): _SMALLER_BATCHES,
     ("trainer.rows", Cost.FREE): _SMALLER_BATCHES,
+    ("trainer.score_cap", Cost.FREE): _SMALLER_BATCHES,
+    ("trainer.score_rows", Cost.FREE): _SMALLER_BATCHES,
     ("engine.memory_fraction", Cost.FREE): _FEWER_AT_ONCE,
     ("critic.trainer.cap", Cost.FREE): _SMALLER_BATCHES,
     ("critic.trainer.rows", Cost.FREE): _SMALLER_BATCHES,

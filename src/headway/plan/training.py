@@ -40,6 +40,16 @@ def micro_batch(workload: Workload) -> Batch:
     return Batch(1, tokens, min(tokens, ceil(samples * rollout.max_answer / ranks)), reach=longest)
 
 
+def scoring_batch(workload: Workload) -> Batch:
+    """The same of a pass that only scores, which some systems fill with other numbers of samples or tokens."""
+    trainer = workload.trainer
+    if not trainer.score_cap and not trainer.score_rows:
+        return micro_batch(workload)
+    # all samples of the rollout are scored, however many updates share them
+    scoring = replace(trainer, cap=trainer.score_cap, rows=trainer.score_rows, updates=1)
+    return micro_batch(replace(workload, trainer=scoring))
+
+
 def gradient_bytes(workload: Workload) -> int:
     """The full set of gradients of one rank."""
     return Rank.of(workload).gradients

@@ -258,7 +258,8 @@ def longest_sample(workload: Workload, machine: Machine, most: int = 0, *, surel
         prompt = min(rollout.max_prompt, max(1, tokens - rollout.max_answer))
         lengths = {"max_prompt": prompt, "max_answer": max(1, tokens - prompt)}
         changed = replace(workload, rollout=replace(rollout, **lengths))
-        return excess(replace(changed, trainer=replace(workload.trainer, cap=1)), machine, surely=surely)
+        trainer = replace(workload.trainer, cap=1, score_cap=min(1, workload.trainer.score_cap))
+        return excess(replace(changed, trainer=trainer), machine, surely=surely)
 
     return furthest(over, 0, most or rollout.longest)
 

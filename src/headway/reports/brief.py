@@ -132,14 +132,18 @@ def _in_a_line(pool: PoolVerdict) -> Text:
 
 
 def longest(planned: Planned) -> Text:
-    """The longest sample that may be trained alone, beside the run's own."""
+    """The longest sample that may be trained, beside the run's own; with as many as long where micro-batches count
+    samples."""
     most, own = planned.longest_sample or planned.longest_expected, planned.workload.rollout.longest
+    trainer = planned.workload.trainer
+    rows = max(trainer.rows, trainer.score_rows)
+    alone = f"with {rows} of them in a micro-batch" if rows > 1 else "alone"
     if not most:
         return Text("Longest sample: none fits; a limit is passed whatever the samples are.")
     surely = "surely fits" if planned.longest_sample else "is expected to fit"
     at_end = most == planned.workload.model.context
     more = " or more" if most >= LONGEST else ", the model's context" if at_end else ""
-    return Text(f"Longest sample that {surely} alone: {most:,} tokens{more}; this run's longest has {own:,}.")
+    return Text(f"Longest sample that {surely} {alone}: {most:,} tokens{more}; this run's longest has {own:,}.")
 
 
 def _unlimited(pool: PoolVerdict) -> Text:

@@ -120,6 +120,10 @@ def _heading(workload: Workload, machine: Machine, trainer: str) -> Iterator[Tex
     yield Text.assemble((model.name, "bold"), size, "\n", trainer, " on ", (machine.name, "bold"))
     rows, cap = workload.trainer.rows, workload.trainer.cap
     micro = f"{rows:,} sample{'s' if rows > 1 else ''}" if rows else f"{cap:,} tokens"
+    scored = [f"{size:,} {unit}" for size, unit in (
+        (workload.trainer.score_rows, "samples"), (workload.trainer.score_cap, "tokens")
+    ) if size]  # fmt: skip
+    micro += f" (scored: {scored[0]})" if scored else ""
     answers = f"{rollout.prompts:,} x {rollout.samples:,} samples a step"
     prompt = f"prompts up to {rollout.max_prompt:,} and answers up to " if rollout.max_prompt else "up to "
     devices = f", {layout.ranks} devices" if layout.ranks > 1 else ""

@@ -83,7 +83,8 @@ def test_a_finished_run_tells_the_next_plan_how_fast_it_was(folder: Path, lines:
     workload = to_workload(spec, resolve(spec.model))
     planned = examine(workload, machines.by_name("cpu-64gib"))
     spec.output.dir.mkdir(parents=True)
-    rows = ({"step": at, "rollout_tokens_per_s": rate, "train_tokens_per_s": rate} for at, rate in enumerate(lines))
+    names = ("rollout_tokens_per_s", "train_tokens_per_s")
+    rows = ({"step": at, "answer_tokens": 200.0, **dict.fromkeys(names, rate)} for at, rate in enumerate(lines))
     (spec.output.dir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     keep_rate(spec, planned)
     # the first step warms up, and one without a gradient trains nothing

@@ -195,10 +195,10 @@ def host_items(workload: Workload, stage: Stage) -> list[Item]:
     return offload.pinned(size, sum(count for count, each in held if each))
 
 
-def score(workload: Workload, stage: Stage, batch: Batch | None = None) -> list[Item]:
+def score(workload: Workload, stage: Stage) -> list[Item]:
     """A forward pass without gradients: one layer at a time, and on the last stage logits and log-probs."""
     run = Run.of(workload)
-    batch = batch or training.micro_batch(workload)
+    batch = training.scoring_batch(workload)
     layers = [layer(run, batch, block) for block, _ in stage.groups]
     found = [Moment("forward, a layer", 0, max((one.forward + one.kept + one.again for one in layers), default=0))]
     if stage.head:

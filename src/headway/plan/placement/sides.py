@@ -188,7 +188,7 @@ class Plain(Struct, frozen=True, dict=True):
 
     def score(self) -> list[Item]:
         """As plan/training.py counts it."""
-        return training.score(self.workload, self._batch)
+        return training.score(self.workload, training.scoring_batch(self.workload))
 
     def step(self) -> list[Item]:
         """Gradients and temporaries."""
