@@ -448,6 +448,12 @@ class Workload(Struct, frozen=True):
         return tuple(sizes[group] for group in sorted(sizes))
 
     @property
+    def in_trainers_process(self) -> bool:
+        """Whether the engine is in the processes of the trainer's ranks: vLLM on their devices, without Ray."""
+        engine = self.engine
+        return engine is not None and engine.colocated and engine.system == "vllm" and not self.ray
+
+    @property
     def first_save(self) -> int:
         """The step of the first checkpoint."""
         return min(self.save_every or self.steps, self.steps)

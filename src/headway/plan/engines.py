@@ -287,7 +287,7 @@ def _context(engine: Engine) -> Item:
 
 
 def _residue(engine: Engine, weights: Item, kv: Item, graphs: Item) -> Item:
-    """What a sleeping engine keeps on the device."""
+    """What an engine keeps on the device while the trainer works: "asleep", or "idle" where it gives nothing back."""
     size, upper = RESIDUE[engine.system]
     if engine.shared:
         size, upper = 0, upper - size
@@ -298,7 +298,8 @@ def _residue(engine: Engine, weights: Item, kv: Item, graphs: Item) -> Item:
     if engine.releases == "nothing":
         size, upper = size + kv.bytes + graphs.bytes, upper + kv.upper + graphs.upper
         words.append("KV pool and graphs")
-    return Item("asleep", size, upper, " + ".join(words), "0.7 GiB (vLLM) to 3.2 GiB (SGLang) reported")
+    name = "idle" if engine.releases == "nothing" else "asleep"
+    return Item(name, size, upper, " + ".join(words), "residue: 0.7 GiB (vLLM) to 3.2 GiB (SGLang) reported")
 
 
 def _host_asleep(engine: Engine, weights: Item) -> Item:

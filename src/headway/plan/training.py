@@ -5,7 +5,7 @@ from math import ceil
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headway.facts.workload import DTYPE_BYTES, Workload
+from headway.facts.workload import DTYPE_BYTES, Trainer, Workload
 from headway.plan import passes
 from headway.plan.activations import FP32, Batch
 from headway.plan.item import Item
@@ -174,7 +174,7 @@ class Gathered(Struct, frozen=True):
     head_gradients: int = 0
 
 
-def gathered(workload: Workload, rank: Rank) -> Gathered:
+def gathered(workload: Workload, rank: Rank, *, scoring: bool = False) -> Gathered:
     """Two blocks, the one that computes and the next; for the loss the head and one block.
 
     ZeRO-3 keeps up to its limit of parameters gathered, and as many that will soon be used again. A pipeline stage
@@ -188,6 +188,8 @@ def gathered(workload: Workload, rank: Rank) -> Gathered:
             return Gathered()
         # autocast holds its copies of all weights until the forward pass is over, their users until their backward
         cast = rank.projections * size
+        if trainer.lora is not None and not trainer.lora.embeddings:
+            return _frozen_casts(trainer, rank, cast, scoring=scoring)
         return Gathered(cast, rank.block * size if trainer.checkpointing else cast)
     reduced = rank.gradient_size if rank.shards > 1 else 0
     share = rank.trained / rank.parameters
@@ -205,6 +207,19 @@ def gathered(workload: Workload, rank: Rank) -> Gathered:
         root = (1 if rank.shape.tied else 2) * head if habits.root_stays else 0
         return Gathered(max(root, head) + block, root + 2 * block, gradients, head_gradients)
     return Gathered(whole, whole, gradients, head_gradients)
+
+
+def _frozen_casts(trainer: Trainer, rank: Rank, cast: int, *, scoring: bool) -> Gathered:
+    """Copies of a frozen base: autocast keeps none of weights that take no gradient, but the graph keeps one of each
+    product for the gradient of its input. Packed projections are unpacked in their own product.
+
+    Source: torch, `cached_cast` in `aten/src/ATen/autocast_mode.cpp`.
+    """
+    head = rank.embedding * rank.style.size
+    block = 0 if trainer.quant is not None else rank.block * rank.style.size
+    if trainer.checkpointing or scoring or trainer.quant is not None:
+        return Gathered(head, block)
+    return Gathered(cast, cast)
 
 
 def loss_bytes(workload: Workload, rank: Rank, batch: Batch) -> tuple[int, int, int]:
@@ -361,7 +376,7 @@ def score(workload: Workload, batch: Batch) -> list[Item]:
     if trainer.system == "headway":
         found = passes.highest(passes.scoring_moments(workload, batch))
         return _items(rank, Moment(found.at, before, 0, found.kept, found.working, found.logits), batch)
-    whole, copies = blocks(workload, rank, batch), gathered(workload, rank)
+    whole, copies = blocks(workload, rank, batch), gathered(workload, rank, scoring=True)
     held = 0 if rank.offloads_parameters else before
     if trainer.loss == "fused":
         # only a loss is fused: log-probs alone are made of all logits

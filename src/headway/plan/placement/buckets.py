@@ -2,9 +2,11 @@
 
 from headway.facts.workload import DTYPE_BYTES, Engine, Workload
 from headway.plan import pinned
+from headway.plan.activations import FP32
 from headway.plan.engines import COMMUNICATOR, COMMUNICATOR_MANY
 from headway.plan.item import Item
 from headway.plan.placement.sides import Side, is_megatron
+from headway.plan.systems import uses_zero
 
 
 def sending(side: Side, engine: Engine) -> Item:
@@ -13,9 +15,11 @@ def sending(side: Side, engine: Engine) -> Item:
     FSDP gathers in the trainer's dtype up to a bucket, casts it and flattens it into one tensor: at most twice its
     size. Megatron gathers a tensor of all tensor ranks, or experts of all expert ranks, whose size counts against the
     bucket, and converts it: again a second copy; a bucket that is still with the receiver may be a third. A tensor
-    larger than a bucket goes alone.
+    larger than a bucket goes alone. An engine in the trainer's own process reads the tensors where they are.
     """
     workload, bucket = side.workload, engine.bucket
+    if workload.in_trainers_process:
+        return _in_place(side, engine)
     if is_megatron(workload):
         largest = side.largest * pinned.HALF
         held = 2 * max(bucket, largest)
@@ -25,6 +29,27 @@ def sending(side: Side, engine: Engine) -> Item:
     alone = side.largest * (size + 2 * DTYPE_BYTES[engine.dtype])
     text = f"max(2 x {bucket:,}, {side.largest:,} x {size} + 2 + 2 B)"
     return Item.exact("weight buckets", max(2 * bucket, alone), text, "gathered, cast, flattened")
+
+
+def _in_place(side: Side, engine: Engine) -> Item:
+    """TRL hands vLLM one parameter after the other, which copies it into its own: those of several ranks are gathered
+    one at a time. An adapter is merged into its base before, a projection at a time: its product in fp32 and the
+    scaled one. An engine that shares the trainer's tensors takes nothing.
+
+    Source: TRL 1.16, `VLLMGeneration.sync_weights`; PEFT, `merge_adapter`.
+    """
+    workload, sizes = side.workload, []
+    shape, trainer, size = workload.model, workload.trainer, DTYPE_BYTES[workload.trainer.param_dtype]
+    if engine.shared:
+        return Item.exact("weights being sent", 0, "the engine's weights are the trainer's own", "")
+    if workload.layout.shards > 1:
+        # adapters cannot be merged in shards, so that ZeRO 3 gathers the whole model
+        whole = trainer.lora is not None and uses_zero(trainer)
+        sizes.append((shape.parameters() if whole else side.largest) * size)
+    if trainer.lora is not None:
+        sizes.append(2 * max(shape.ffn, shape.query_width) * shape.hidden * FP32)
+    text = "parameter by parameter" if trainer.lora is None else "parameter by parameter, adapters merged"
+    return Item("weights being sent", sum(sizes), 2 * sum(sizes), text, "TRL's vllm_generation.py")
 
 
 def receiving(side: Side, engine: Engine) -> Item:

@@ -165,7 +165,8 @@ class Host(Struct, frozen=True):
         steps = f"{batches} x " if batches > 1 else ""
         text = f"{steps}{tokens:,} tokens x {each + of_rank:,} B"
         upper = 2 * tokens * (each * most + of_rank)
-        yield _of(self.node, "driver", Item("rollout data", size, upper, text, "Python lists, object store"))
+        where = "Python lists, object store" if workload.ray else "Python lists"
+        yield _of(self.node, "driver", Item("rollout data", size, upper, text, where))
         if self.has_shm and workload.ray:
             stored = tokens * STORED_TOKEN_BYTES
             text = f"{steps}{tokens:,} tokens x {STORED_TOKEN_BYTES} B"

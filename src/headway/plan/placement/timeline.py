@@ -307,11 +307,13 @@ def _engine(run: Run, worst: list[int]) -> dict[str, list[Entry]]:
     """
     memory, at = run.memory, {run.places.engine_at(0)}
     own = [] if run.engine.shared else [memory.weights]
+    # an engine that gave its weights back has them again when new ones come in; others never lost them
+    back = own if run.engine.releases == "weights+kv" else []
     awake = [*own, *(item.alone() for item in memory.awake if item is not memory.weights)]
     asleep = memory.residue.alone()
     if run.engine.colocated:
         at = {run.places.trainer_at(run.sides[index].rank) for index in worst}
-        states = {"awake": awake, "asleep": [asleep], "syncing": [*own, asleep]}
+        states = {"awake": awake, "asleep": [asleep], "syncing": [*back, asleep]}
     else:
         linked = [*awake, buckets.group(run.workload, run.places.engine)]
         received = buckets.receiving(run.sides[0], run.engine)
