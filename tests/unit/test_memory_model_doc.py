@@ -35,6 +35,7 @@ OTHER_RUNS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("fsdp2", "8xh100-80", ("layout.devices=8", "save=true", "gathers=in turn")),
     ("miles-fsdp", "8xh100-80", ("save=true", "trainer.offload=none")),
     ("miles-fsdp", "8xh100-80", ("engine.system=vllm", "engine.host_copy=true")),
+    ("trl", "h100-80", ("engine.system=vllm", "engine.releases=nothing", "trainer.lora.rank=16")),
     ("slime", "8xh100-80", ("trainer.copies=actor,old_actor,teacher,rollout_actor", "trainer.optimizer.offload=1")),
     ("slime", "8xh100-80", ("trainer.checkpointing=false", "trainer.megatron.offload_modules=core_attn,attn_proj")),
     (

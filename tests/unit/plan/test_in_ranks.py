@@ -1,4 +1,4 @@
-"""An engine in the processes of the trainer's ranks (TRL's colocate mode, Unsloth), and a frozen base under autocast."""
+"""An engine in the processes of the trainer's ranks (TRL colocated, Unsloth), and a frozen base under autocast."""
 
 from collections.abc import Iterable
 
@@ -50,7 +50,9 @@ def test_one_that_gave_its_weights_back_has_them_again_when_new_ones_come_in() -
 
 def test_words_say_asleep_of_an_engine_that_sleeps_alone() -> None:
     for releases, name, other in (("nothing", "idle", "asleep"), ("weights+kv", "asleep", "idle")):
-        items = {line.item for line in ledger("trl", *ENGINE, f"engine.releases={releases}").select(DEVICE, Phase.TRAIN)}
+        items = {
+            line.item for line in ledger("trl", *ENGINE, f"engine.releases={releases}").select(DEVICE, Phase.TRAIN)
+        }
         assert name in items
         assert other not in items
 
