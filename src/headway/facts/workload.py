@@ -359,7 +359,8 @@ class Workload(Struct, frozen=True):
 
     `engine` None: the trainer generates itself, or nothing is generated. `weights_file_bytes` is what loading reads
     from disk (0: random weights). A `function` reward runs in a process bounded by `reward_limit_bytes`. `problems`
-    are held in host memory, `data` tells where they come from. `steps` are rollouts; `save`: checkpoints are
+    are held in host memory, `data` tells where they come from. `steps` are rollouts (not `steps_known`: as many stand
+    for a run of which nobody said how many); `save`: checkpoints are
     written, every `save_every` steps, as evaluations are made every `eval_every` (0: at the end). `ray`: processes
     are actors of a Ray cluster on the same nodes. `unknown` lists, in words, what the run does not say and what was
     assumed. `mode`: whether the engine generates while the trainer trains: the next step's
@@ -397,6 +398,7 @@ class Workload(Struct, frozen=True):
     tools_limit_bytes: int = 0
     save_every: int = 0
     eval_every: int = 0
+    steps_known: bool = True
     unknown: tuple[str, ...] = ()
     critic: OtherModel | None = None
     reward_model: OtherModel | None = None

@@ -39,7 +39,7 @@ def _run(shape: ModelShape, trainer: Trainer, rollout: Rollout, **more: object) 
     base = Workload(
         model=shape, trainer=trainer, rollout=rollout, device="cuda", threads=1,
         weights_file_bytes=shape.parameters() * 2, reward_kind="exact", reward_limit_bytes=0, data="json",
-        problems=10_000, steps=100, save=False, tensorboard=False,
+        problems=10_000, steps=100, steps_known=False, save=False, tensorboard=False,
     )  # fmt: skip
     return replace(base, **more)
 

@@ -166,15 +166,16 @@ def workload(found: Found, shape: ModelShape) -> Workload:
 
     `unknown` lists what the script does not say with the value used, what could not be read, and what no line holds.
     """
+    from headway.foreign.schedule import scheduled
+
     build = BUILDERS.get(found.system)
     if "script_kind" in found.flags:
         from headway.foreign.runs_python import workload as build
     if build is None:
         raise InputError(f"{found.system}: runs of it are not planned from scripts; name the trainer with --trainer")
     reading = Reading(found)
-    made = _with_others(reading, build(reading, shape))
+    made = scheduled(reading, _with_others(reading, build(reading, shape)))
     unread = tuple(f"not read: {text}" for text in found.unread)
-    made = replace(made, save_every=_every(found, "save_interval"), eval_every=_every(found, "eval_interval"))
     unknown = tuple(dict.fromkeys((*made.unknown, *reading.notes, *unread, *shape.assumed)))
     return replace(made, unknown=unknown, not_read=not_read(found, reading.asked))
 
@@ -191,12 +192,6 @@ def _with_others(reading: Reading, made: Workload) -> Workload:
         name = reading.found.value("engine") or "the engine"
         made = unplanned(made, f"{name}, which generates: only vllm and sglang are planned")
     return made
-
-
-def _every(found: Found, key: str) -> int:
-    """Steps between two saves or evaluations; 0 where there is no such number."""
-    value = found.value(key)
-    return max(0, value) if isinstance(value, int) else 0
 
 
 def _run(shape: ModelShape, trainer: Trainer, rollout: Rollout, layout: Layout, engine: Engine | None) -> Workload:

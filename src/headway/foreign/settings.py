@@ -25,7 +25,7 @@ SIZES = {
     "trainer.megatron.inference_cache",
 }
 """Keys whose value is a size and may be written as 512MiB."""
-NOT_SET = {"model", "unknown", "unplanned", "not_read"}
+NOT_SET = {"model", "steps_known", "unknown", "unplanned", "not_read"}
 """Fields that are no keys: the model is named on its own, and what is unknown is said by who reads a run."""
 OF_OTHERS = {
     "model", "group", "in_host", "process", "trainer.rows", "trainer.cap", "trainer.score_rows", "trainer.score_cap",
@@ -143,7 +143,8 @@ def _put(record: Any, path: list[str], value: Any, prefix: str) -> Any:
     """The record with the value at the end of the path."""
     name, rest = path[0], path[1:]
     if not rest:
-        return replace(record, **{name: value})
+        said = {"steps_known": True} if path == ["steps"] else {}
+        return replace(record, **{name: value}, **said)
     here = f"{prefix}{name}"
     inner = getattr(record, name)
     if inner is None:

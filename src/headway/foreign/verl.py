@@ -127,7 +127,7 @@ DETAILS = (
     f"{FSDP}.offload_policy",
     f"{REF}.megatron.param_offload", f"{MODEL}.target_modules", f"{MCORE}.virtual_pipeline_model_parallel_size",
     f"{CORE}.num_layers_in_first_pipeline_stage", f"{CORE}.num_layers_in_last_pipeline_stage",
-    "algorithm.use_kl_in_reward",
+    "algorithm.use_kl_in_reward", "trainer.total_training_steps",
     f"{CORE}.recompute_method", f"{CORE}.recompute_num_layers", f"{CORE}.recompute_modules",
     f"{ACTOR}.optim.override_optimizer_config.optimizer_offload_fraction",
 )  # fmt: skip

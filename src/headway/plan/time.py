@@ -50,7 +50,8 @@ more than this in tokens are about as large."""
 
 
 class Estimate(Struct, frozen=True):
-    """Seconds of one step and of the whole run, evaluations included; either may be wrong by `factor`.
+    """Seconds of one step and of the whole run, evaluations included; either may be wrong by `factor`. `run` is None
+    where nobody said how many steps it has.
 
     `rollout` and `train` are the parts of a step; `basis` says what they come from.
 
@@ -59,7 +60,7 @@ class Estimate(Struct, frozen=True):
     """
 
     step: float
-    run: float
+    run: float | None
     rollout: float
     train: float
     factor: float
@@ -128,7 +129,8 @@ def _whole(workload: Workload, rollout: float, train: float, basis: str, factor:
     share = workload.rollout.eval_problems * workload.rollout.eval_samples / max(1, answers)
     every = workload.eval_every
     times = 2 + (workload.steps - 1) // every if every else 2
-    return Estimate(step, workload.steps * step + times * share * rollout, rollout, train, factor, basis)
+    run = workload.steps * step + times * share * rollout if workload.steps_known else None
+    return Estimate(step, run, rollout, train, factor, basis)
 
 
 # -- from the table of devices ---------------------------------------------------------------------------

@@ -120,7 +120,7 @@ def _time(found: Estimate | None) -> Document | None:
     if found is None:
         return None
     return {
-        "step_seconds": round(found.step, 3), "run_seconds": round(found.run, 3),
+        "step_seconds": round(found.step, 3), "run_seconds": None if found.run is None else round(found.run, 3),
         "rollout_seconds": round(found.rollout, 3), "train_seconds": round(found.train, 3),
         "factor": found.factor, "basis": found.basis,
     }  # fmt: skip

@@ -16,7 +16,7 @@ def time_line(planned: Planned, done: int = 0) -> Text | None:
     steps = planned.workload.steps
     left = max(1, steps - done)
     of = f"the last {left:,} steps" if done else f"{steps:,} steps"
-    whole = f", {roughly(found.run * left / steps)} for {of}" if left > 1 else ""
+    whole = "" if found.run is None or left <= 1 else f", {roughly(found.run * left / steps)} for {of}"
     parts = f" (rollout {roughly(found.rollout)}, training {roughly(found.train)})" if found.rollout else ""
     return Text(
         f"Time: about {roughly(found.step)} a step{parts}{whole}, with answers at their longest; "

@@ -41,6 +41,7 @@ def test_every_key_reads_back_what_its_workload_holds() -> None:
     run = apply(
         example(),
         [
+            "steps=100",
             "trainer.lora.rank=8",
             "trainer.quant.kind=nf4",
             "trainer.float8.recipe=rowwise",

@@ -29,7 +29,7 @@ def timed(work: Workload, machine: Machine = GB10) -> Estimate | None:
 
 
 def on_cpu(**fields: object) -> Workload:
-    base = run()
+    base = run(steps=100)
     trainer = replace(base.trainer, param_dtype="fp32", **fields)
     return replace(base, device="cpu", threads=2, trainer=trainer)
 
@@ -134,6 +134,14 @@ def test_where_nothing_tells_there_is_no_time():
     assert timed(on_cpu(), replace(CPU, cores=0)) is None
 
 
+def test_a_run_of_unknown_length_has_a_time_for_a_step_alone():
+    known, unknown = timed(run(steps=40)), timed(run())
+    assert known is not None
+    assert unknown is not None
+    assert known.run == pytest.approx(40 * known.step)
+    assert (unknown.step, unknown.run) == (known.step, None)
+
+
 def test_evaluations_are_part_of_the_whole_run():
     work = on_cpu()
     answers = work.rollout.prompts * work.rollout.samples
@@ -141,6 +149,7 @@ def test_evaluations_are_part_of_the_whole_run():
     plain, more = timed(work, CPU), timed(evaluated, CPU)
     assert plain is not None
     assert more is not None
+    assert plain.run is not None
     assert more.run == pytest.approx(plain.run + 11 * plain.rollout)  # before, after 10, 20 ... 90, and at the end
 
 
