@@ -117,16 +117,16 @@ class Ledger(Struct, frozen=True, dict=True):
         return max((self.peak_of(pool, phase) for phase in self.phases(pool)), key=lambda peak: peak.bytes)
 
     def worst(self, pool: str, limit: int | None) -> Peak:
-        """The phase that decides: the first that may pass the limit, as a run ends there and reaches no later one.
+        """The phase that decides: the first that is expected to pass the limit, as a run ends there and reaches no
+        later one.
 
-        "May": by its upper bound. Where no phase is expected to pass it but a bound does, the one with the highest
-        bound; where none may, or no limit is known, the one that holds the most.
+        Where no phase is expected to pass it but a bound does, the one with the highest bound; where none may, or no
+        limit is known, the one that holds the most.
         """
         peaks = self.peaks(pool)
         if limit is not None:
-            over = [peak for peak in peaks if peak.bytes > limit] and [peak for peak in peaks if peak.upper > limit]
-            if over:
-                return over[0]
+            if (over := next((peak for peak in peaks if peak.bytes > limit), None)) is not None:
+                return over
             if (highest := max(peaks, key=lambda peak: peak.upper)).upper > limit:
                 return highest
         return max(peaks, key=lambda peak: peak.bytes)

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
+from headway.plan.ledger import Ledger
 from headway.plan.moves import Cost
 from headway.plan.planned import LONGEST, Planned
 from headway.plan.prices import in_words
@@ -115,11 +116,19 @@ def _about(planned: Planned, pool: PoolVerdict) -> Iterator[RenderableType]:
     step = f"in step {peak.step}" if peak.step else "at the start"
     if pool.kind == "does not fit" and pool.limit is not None:
         later = "" if peak.phase == highest.phase else f"; {highest.phase} would hold the most"
-        yield Text(f"It would end {step}, in phase {peak.phase}: {pool.limit.consequence}{later}.")
+        before = may_end_before(planned.ledger, pool)
+        yield Text(f"It would end {step}, in phase {peak.phase}{before}: {pool.limit.consequence}{later}.")
     else:
         yield Text(f"The most is held {step}, in phase {peak.phase}.")
     items = [f"{format_bytes(line.bytes)} {line.item}" for line in pool.largest if line.bytes][:LARGEST]
     yield Text(f"Largest there: {', '.join(items)}.", style="dim")
+
+
+def may_end_before(ledger: Ledger, pool: PoolVerdict) -> str:
+    """The first phase that only by its bound is over the limit, where the run may end before the one that decides."""
+    limit = pool.limit.bytes if pool.limit is not None else 0
+    first = next((peak for peak in ledger.peaks(pool.pool) if peak.upper > limit), pool.peak)
+    return "" if first.phase == pool.peak.phase else f", or before in phase {first.phase}"
 
 
 def _in_a_line(pool: PoolVerdict) -> Text:

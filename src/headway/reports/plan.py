@@ -14,7 +14,7 @@ from headway.plan.ledger import Ledger, Line, Phase
 from headway.plan.planned import Planned
 from headway.plan.remedies import Remedy
 from headway.plan.verdict import Outcome, PoolVerdict, is_host
-from headway.reports.brief import brief, costs, kind_text, longest, why_not
+from headway.reports.brief import brief, costs, kind_text, longest, may_end_before, why_not
 from headway.reports.ledger import items, no_model_fits
 from headway.reports.time import time_line
 from headway.reports.widgets import VERDICT_STYLES, Layouts, Unit, hanging, share_of, since
@@ -175,7 +175,9 @@ def _worst(ledger: Ledger, verdict: PoolVerdict) -> Text:
     if verdict.kind == "tight":
         first = f", and its bound of {format_bytes(peak.upper)} is over the limit"
     elif peak.bytes != highest.bytes:
-        first = ", the first that may pass the limit, so the run ends there"
+        first = ", the first that is expected to pass the limit, so the run ends there" + may_end_before(
+            ledger, verdict
+        )
     return Text.assemble(
         "worst phase ", (str(peak.phase), "bold"), f", {since(peak.step)}, {verdict.role} rank {verdict.rank}: "
         f"{format_bytes(peak.bytes)} expected{first}; no phase is over {format_bytes(verdict.upper)}",
