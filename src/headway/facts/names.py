@@ -81,7 +81,12 @@ def _of_another(word: str) -> bool:
 
 
 def _numbers(words: list[str]) -> str:
-    return re.sub(r"\D", "", "".join(words))
+    """The digits, with a letter that makes another model of a number (gemma-3n); the b of a size says nothing.
+
+    >>> _numbers(["gemma", "3n", "4b"]), _numbers(["gemma3", "4b", "it"]), _numbers(["8x7b"])
+    ('3n4', '34', '87')
+    """
+    return "".join(re.findall(r"\d(?:[ac-ln-z](?![a-z0-9]))?", "-".join(words)))
 
 
 def _checkpoint(words: list[str]) -> str | None:

@@ -250,6 +250,12 @@ def _ranks(run: Workload, most: int, *counts: int) -> int:
     return ranks
 
 
+OWN_ENGINES = {"trl": Engine("vllm", 0.3, releases="nothing")}
+"""The engine that a system makes where one is asked for, with its own defaults: TRL 1.16's `GRPOConfig`."""
+FRESH = ("engine.memory_fraction", "engine.releases")
+"""What such an engine has and a run usually sets itself."""
+
+
 def by_name(name: str) -> Preset:
     """The preset of a trainer. InputError with the nearest names."""
     found = PRESETS.get(SHORT_NAMES.get(name.lower(), name.lower()))
@@ -266,14 +272,18 @@ def workload(shape: ModelShape, trainer: str, overrides: Sequence[str] = ()) -> 
     """
     preset = by_name(trainer)
     given = {each.partition("=")[0].strip() for each in overrides}
-    run = settings.apply(preset.build(shape), overrides)
+    built = preset.build(shape)
+    fresh = built.engine is None and any(key.startswith("engine.") for key in given)
+    if fresh and preset.name in OWN_ENGINES:
+        built = replace(built, engine=OWN_ENGINES[preset.name])
+    run = settings.apply(built, overrides)
     run = _settled(run, given)
     problems = contradictions(run)
     if problems:
         raise InputError(*problems)
     assumed = tuple(
         f"{key} = {value(run, key)} (nobody said; {preset.title} as most launchers set it)"
-        for key in preset.assumes
+        for key in (*preset.assumes, *(FRESH if fresh and run.engine is not None else ()))
         if key not in given
     )
     grows = (GROWTH,) if run.engine is not None and run.ray else ()

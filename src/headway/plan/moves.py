@@ -10,6 +10,7 @@ from headway.facts.machine import Machine
 from headway.facts.shapes import table
 from headway.facts.workload import Lora, Quant, Recompute, Workload
 from headway.foreign.spelling import Scalar, SpellKey, accepts
+from headway.plan import half
 from headway.plan.smaller import smaller_models
 from headway.plan.systems import system
 from headway.units import MIB
@@ -586,6 +587,7 @@ def accepted(workload: Workload, machine: Machine) -> Iterator[tuple[Move, tuple
         values = tuple(
             value for value in move.values(workload)
             if accepts(workload.trainer.system, move.key, value) and _on_machine(workload, machine, move.key, value)
+            and half.proposes(workload, machine, move.key, value)
         )  # fmt: skip
         if values and move.key != left_out:
             yield move, values

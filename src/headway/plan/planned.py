@@ -1,9 +1,11 @@
 """All that the planner says about one run on one machine, as every report shows it."""
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.facts.machine import Machine
 from headway.facts.workload import Workload
+from headway.plan import half
 from headway.plan.ledger import Ledger
 from headway.plan.plan import plan
 from headway.plan.remedies import Advice, remedies
@@ -58,6 +60,7 @@ class Planned(Struct, frozen=True):
 
 def examine(workload: Workload, machine: Machine) -> Planned:
     """Plan a run and ask everything of the plan: some ten plans, and hundreds where it does not surely fit."""
+    workload = replace(workload, unknown=(*workload.unknown, *half.note(workload, machine)))
     ledger = plan(workload, machine)
     outcome = judge(workload, machine, ledger)
     fits = overall(outcome.pools, outcome.deciding, outcome.refusals).kind == "fits"

@@ -9,6 +9,7 @@ from headway.errors import InputError
 from headway.facts.machine import Machine
 from headway.facts.workload import Workload
 from headway.foreign.spelling import Scalar, SpellKey, counts, runspec, spell
+from headway.plan import half
 from headway.plan.advice import Change, Effect, Remedy
 from headway.plan.flight import refusals
 from headway.plan.ledger import Ledger, Peak
@@ -392,6 +393,7 @@ class Search:
             if now and key not in made and (now != was or move.key == "layout.context"):
                 text += f" {spell(after.trainer.system, key, now, was, counts(after))}"
         own = runspec(move.key, value) if after.trainer.system == "headway" else {}
+        text = half.in_words(text, self.machine)
         loses = price(move.key, move.cost, value, after)
         return Change(move.key, before, value, text, move.cost, own, PLACES[id(move)], loses)
 

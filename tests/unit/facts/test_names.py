@@ -123,14 +123,19 @@ def test_names_as_people_write_them(written, model):
     assert like(written).name == model
 
 
-@pytest.mark.parametrize(("written", "model"), [("lama3-8b", "llama3-8B"), ("qwn2.5-7b-instruct", "qwen2.5-7B")])
+@pytest.mark.parametrize(
+    ("written", "model"),
+    [("lama3-8b", "llama3-8B"), ("gema-3-4b-it", "gemma3-4B"), ("qwn2.5-7b-instruct", "qwen2.5-7B")],
+)
 def test_a_slip_of_the_keyboard_is_taken_with_a_word(written, model):
     shape = misspelt(written)
     assert shape.name == model
     assert written in shape.assumed[-1]
 
 
-@pytest.mark.parametrize("written", ["qwen3-7B", "qwen4-8b", "gemma3-5B", "my-model", "banana-8b", "8b"])
+@pytest.mark.parametrize(
+    "written", ["qwen3-7B", "qwen4-8b", "gemma3-5B", "google/gemma-3n-E4B-it", "my-model", "banana-8b", "8b"]
+)
 def test_another_number_is_no_slip(written):
     assert misspelt(written) is None
 

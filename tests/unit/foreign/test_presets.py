@@ -122,3 +122,17 @@ def test_a_trainer_of_whole_nodes_takes_what_the_machine_has() -> None:
     one = planned("qwen3-4B", "verl", "rtx4090")
     assert one.engine is not None
     assert (one.layout.devices, one.engine.tensor_parallel) == (1, 1)
+
+
+def test_an_engine_that_trl_is_given_has_trls_defaults_which_are_assumed() -> None:
+    run = workload(shape(), "trl", ["engine.system=vllm"])
+    engine = run.engine
+    assert engine is not None
+    assert (engine.memory_fraction, engine.releases) == (0.3, "nothing")
+    assert any(text.startswith("engine.memory_fraction = 0.3") for text in run.unknown)
+    told = workload(
+        shape(), "trl", ["engine.system=vllm", "engine.memory_fraction=0.5", "engine.releases=weights+kv"]
+    )
+    assert not any(text.startswith("engine.") for text in told.unknown)
+    # a system that has an engine keeps its own
+    assert workload(shape(), "slime", ["engine.tensor_parallel=2"]).engine.memory_fraction == 0.7  # type: ignore[union-attr]
