@@ -10,6 +10,8 @@ _STEP = re.compile(
     r"|(?:^|[^-\w])(?:step|rollout)[ \t]+[\d,]+[ \t]+[\d,]+[ \t]+[\d,+-]"  # phases in headway's tables
     r"|(?:^|[^-\w])rollout[ \t]+[\d,.]+/s\b"  # and how fast one is
     r"|(?:^|[^-\w])step[ \t]+\d{1,9}\.\d+[ \t]+on[ \t]|\bjob step \d"  # Slurm's steps of a job
+    r"|\b(?:\w*tim(?:e|ing)\w*|perf|s|ms|sec|seconds)/step\b[\"']?[ \t]*[:=]?[ \t]*[\d.]+"  # how long one took
+    r"|(?:^|[^-\w])step[\"']?(?:[ \t]*[:=][ \t]*|[ \t]+)\d{1,9}\.\d*[1-9]"  # no count
     r"|(?:^|[^-\w])(?:global[_ ]?steps?|train(?:er)?[/_ ]step|training/global_step|rollout/step|training step|"
     r"iteration|step)"
     r"[\"']?(?:[ \t]*[:=][ \t]*|[ \t]+)\[?(\d{1,9})\b"
@@ -54,6 +56,10 @@ def latest_step(text: str) -> int | None:
     7
     >>> latest_step("step 100 loss 1.2\\nslurmstepd: error: *** STEP 4242.0 ON n1 CANCELLED AT 2026-01-01 ***")
     100
+    >>> latest_step("step:42 - perf/time_per_step:309.9 - timing_s/step:309.9"), latest_step("time/step: 31")
+    (42, None)
+    >>> latest_step("stopped after step 74. 3 more"), latest_step("step: 12.0")
+    (74, 12)
     """
     found = None
     for match in _STEP.finditer(text):

@@ -58,7 +58,7 @@ def test_the_same_change_is_advised_once():
         ("step 100\nsrun: Job step 4242.0 aborted before step completely launched.", 100),
         ("step 100\nslurmstepd: error: Detected 1 oom_kill event in StepId=4242.0.", 100),
         ("step 100 loss 1.2\nstep 101 on cuda:0", 101),
-        ("STEP 7.5 seconds", 7),
+        ("step 100\nSTEP 7.5 seconds", 100),
     ],
 )
 def test_slurms_numbers_are_no_steps(text: str, step: int):
