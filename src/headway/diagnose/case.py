@@ -8,7 +8,7 @@ from itertools import takewhile
 from msgspec import Struct, field
 
 from headway.diagnose.evidence import Evidence, Place
-from headway.diagnose.numbers import MonitorKill, Refusal, Slope, monitor_kill, refusal, series, slope
+from headway.diagnose.numbers import MonitorKill, Refusal, Slope, host_series, monitor_kill, refusal, series, slope
 from headway.diagnose.seen import Seen
 from headway.diagnose.settings import Settings
 from headway.diagnose.text import without_prefix
@@ -198,6 +198,11 @@ class Case(Struct, frozen=True, dict=True):
     def slope(self, name: str) -> Slope | None:
         """How a measured value went through the log."""
         return slope(series(self.memory, name))
+
+    @property
+    def host_slope(self) -> Slope | None:
+        """How the measured host memory went through the log."""
+        return slope(host_series(self.memory))
 
     @cached_property
     def step(self) -> int | None:

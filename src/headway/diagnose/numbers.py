@@ -223,6 +223,13 @@ def monitor_kill(lines: Sequence[str]) -> MonitorKill | None:
 _FIELD = re.compile(
     r"['\"]?(host_used_GB|host_available_GB|used_GB|free_GB|allocated_GB|cpu_memory)['\"]?\s*[:=]\s*['\"]?([\d.]+)"
 )
+_HOST_FIELD = re.compile(
+    r"(?<![\w.])((?:\w+/)?(?:host_used_GB|cpu_memory(?:_used)?(?:_gb)?|rss\w*|ram[_ ]us(?:ed|age)\w*))['\"]?"
+    r"\s*[:=]\s*['\"]?(\d[\d.]*)[ ]?([KMGT]i?B\b)?",
+    re.IGNORECASE,
+)
+"""Readings of host memory: slime's and Miles's, verl's `perf/cpu_memory_used_gb`, and what people print of psutil's."""
+_TO_GB = {"K": 1e-6, "M": 1e-3, "G": 1.0, "T": 1e3}
 _ALLOCATED_GB = re.compile(r"memory allocated \(GB\)[: ]+([\d.]+)")
 
 
@@ -256,6 +263,23 @@ def series(lines: Sequence[tuple[int, str]], name: str) -> list[float]:
         if name == "allocated_GB" and (match := _ALLOCATED_GB.search(text)):
             found.append(_float(match[1]))
     return [value for value in found if value is not None]
+
+
+def host_series(lines: Sequence[tuple[int, str]]) -> list[float]:
+    """The values in GB of the host memory that the most lines tell, under one name and in one unit.
+
+    >>> host_series([(1, "step:7 - perf/cpu_memory_used_gb:301.2"), (2, "step:8 - perf/cpu_memory_used_gb:302.2")])
+    [301.2, 302.2]
+    >>> host_series([(1, "rss=1024MB"), (2, "RAM usage: 7"), (3, "rss=2048MB")])
+    [1.024, 2.048]
+    """
+    found: dict[tuple[str, str], list[float]] = {}
+    for _, text in lines:
+        for key, value, unit in _HOST_FIELD.findall(text):
+            size = _float(value.rstrip("."))
+            if size is not None:
+                found.setdefault((key.lower(), unit.lower()), []).append(size * _TO_GB[(unit or "G")[0].upper()])
+    return max(found.values(), key=len, default=[])
 
 
 def _float(text: str) -> float | None:

@@ -25,7 +25,10 @@ SIGNS: tuple[Sign, ...] = (
     *ray.SIGNS, *torch.SIGNS, *nccl.SIGNS, *engines.SIGNS, *system.SIGNS, *platforms.SIGNS, *cgroups.SIGNS,
     *blackbox.SIGNS, *ends_well.SIGNS, *numerics.SIGNS, *own_growth.SIGNS,
 )  # fmt: skip
-SERIES = (b"Memory-Usage", b"cpu_memory", b"memory allocated (GB)")
+SERIES = (
+    b"Memory-Usage", b"cpu_memory", b"memory allocated (GB)", b"rss=", b"rss_gb", b"rss_mb", b"RSS: ", b"RAM usage",
+    b"ram_used",
+)  # fmt: skip
 """Lines of measured memory, which are kept as series."""
 NEEDLES: tuple[str, ...] = tuple(
     sorted({needle for sign in SIGNS for needle in sign.needles} | set(tracebacks.NEEDLES)

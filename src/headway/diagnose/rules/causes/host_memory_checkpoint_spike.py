@@ -18,7 +18,13 @@ DONE = re.compile(
 )
 
 
+SAVES = re.compile(r"[.:](?:\w*_)?save(?:_\w*)?$", re.IGNORECASE)
+"""A task of Ray's by the method that it runs, such as `ray::WorkerDict.actor_rollout_save_checkpoint`."""
+
+
 def _find(case: Case) -> Claim | None:
+    if (saving := _saving(case)) is not None:
+        return saving
     place = case.near(CALLS)
     if place is None or case.event is None or case.mechanism not in HOST | {"sigkill-class"}:
         return None
@@ -29,6 +35,19 @@ def _find(case: Case) -> Claim | None:
     what = "load of a checkpoint" if re.search(r"load(?:ing)?[ _]", place.text, re.I) else "save"
     because = f"a {what} had begun and not ended when the process was killed"
     return Claim("supported" if case.mechanism in HOST else "open", because, (place,))
+
+
+def _saving(case: Case) -> Claim | None:
+    """A kill while the processes that Ray lists were in a save, by most of the memory that they held."""
+    kill = case.kill
+    if case.mechanism != "ray-memory-monitor" or kill is None or case.event is None:
+        return None
+    held = sum(size for _, size, _ in kill.top)
+    saves = [(size, name) for _, size, name in kill.top if SAVES.search(name.split(" ")[0])]
+    if not saves or 2 * sum(size for size, _ in saves) < held:
+        return None
+    because = f"{saves[0][1]} ran in {len(saves)} of the {len(kill.top)} processes that Ray lists"
+    return Claim("supported", because, (case.event.place,))
 
 
 RULE = Rule(

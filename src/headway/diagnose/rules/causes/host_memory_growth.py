@@ -20,7 +20,7 @@ def _find(case: Case) -> Claim | None:
         return growth
     if case.mechanism not in HOST and case.mechanism != "sigkill-class":
         return None
-    found = case.slope("host_used_GB") or case.slope("cpu_memory")
+    found = case.host_slope
     if found is None or not found.grows:
         return None
     because = f"used host memory rose from {found.first:.0f} to {found.last:.0f} GB over {found.points} readings"
