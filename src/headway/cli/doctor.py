@@ -125,6 +125,8 @@ def diagnosed(
         from headway.foreign.settings import apply
 
         host, keys = host_memory(changes)
+        kill = found.answer.kill
+        host = kill.total if host is None and kill is not None else host
         workload = apply(settings.workload, keys)
         found = with_plan(found, workload, find_machine(machine, host, ray=workload.ray))
     elif boxes and not changes:

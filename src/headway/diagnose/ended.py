@@ -60,7 +60,9 @@ def _without_end(found: Finding) -> Finding:
     """A finding that tells of no end, in place of one that the run survived."""
     if found.mechanism == UNKNOWN:
         return found
-    return replace(found, cause=NOT_ESTABLISHED, survived=False, phase="", clock=None, kill=None, asked=None)
+    return replace(
+        found, cause=NOT_ESTABLISHED, survived=False, phase="", clock=None, kill=None, asked=None, in_use=None
+    )
 
 
 def _survived(found: Finding, said: Evidence) -> Finding:

@@ -40,7 +40,8 @@ class Finding(Struct, frozen=True):
     `cause` is "not-established" where nothing shows it; with a grade of open it is the likeliest, not more. `family`
     is the cause's, of one that is only the likeliest too, else the mechanism's. `survived`: the run went on after
     it. `outcome`: whether it was a death at all; where not, the cause is empty as a rule. `kill` are the numbers of
-    Ray's monitor, `asked` the bytes of a request that was refused.
+    Ray's monitor, `asked` the bytes of a request that was refused, `in_use` those that its process held
+    on the device.
     """
 
     mechanism: str
@@ -65,6 +66,7 @@ class Finding(Struct, frozen=True):
     sentence: str = ""
     kill: MonitorKill | None = None
     asked: int | None = None
+    in_use: int | None = None
 
     @property
     def established(self) -> bool:

@@ -97,6 +97,7 @@ def _finding(incident: Incident, whole: Case) -> Finding:
         outcome="stopped" if name == ASKED or is_interrupt(event) else "died",
         kill=case.kill if name in MEMORY_KILLS else None,
         asked=case.refusal.asked if name == "device-allocation-failure" else None,
+        in_use=case.refusal.used if name == "device-allocation-failure" else None,
     )  # fmt: skip
     return _with_sentence(made if made.outcome == "died" else _asked(made), case)
 

@@ -228,7 +228,7 @@ _HOST_FIELD = re.compile(
     r"\s*[:=]\s*['\"]?(\d[\d.]*)[ ]?([KMGT]i?B\b)?",
     re.IGNORECASE,
 )
-"""Readings of host memory: slime's and Miles's, verl's `perf/cpu_memory_used_gb`, and what people print of psutil's."""
+"""Readings of host memory: slime's and Miles's, verl's `perf/cpu_memory_used_gb`, what people print of psutil's."""
 _TO_GB = {"K": 1e-6, "M": 1e-3, "G": 1.0, "T": 1e3}
 _ALLOCATED_GB = re.compile(r"memory allocated \(GB\)[: ]+([\d.]+)")
 

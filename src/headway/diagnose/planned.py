@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 MOST = 5
 """Remedies that are told."""
+MORE = 1.1
+"""Times a plan's bound, above which a log shows something that the plan does not have."""
 
 
 def with_plan(diagnosis: Diagnosis, workload: Workload, machine: Machine) -> Diagnosis:
@@ -36,12 +38,16 @@ def with_plan(diagnosis: Diagnosis, workload: Workload, machine: Machine) -> Dia
         )
         for pool in planned.outcome.pools
     ]  # fmt: skip
+    lines += _against_the_log(diagnosis, planned)
+    of_pool = [remedy for remedy in planned.advice.remedies if _may_help(diagnosis, remedy.pool)]
+    if len(of_pool) < len(planned.advice.remedies):
+        lines.append("the plan has changes for device memory too, which is not what ran out: headway plan shows them")
     remedies: tuple[Mapping[str, object], ...] = tuple(
         {
             "text": remedy.text, "verdict": remedy.kind, "pool": remedy.pool, "before_bytes": remedy.before_bytes,
             "after_bytes": remedy.after_bytes, "cost": remedy.cost.word,
         }
-        for remedy in planned.advice.remedies[:MOST]
+        for remedy in of_pool[:MOST]
     )  # fmt: skip
     remedies = (*remedies, *_more(diagnosis, planned))
     return _with_remedies(replace(diagnosis, context=(*diagnosis.context, *lines)), remedies)
@@ -76,6 +82,30 @@ def _with_remedies(diagnosis: Diagnosis, remedies: tuple[Mapping[str, object], .
     told = " ".join(str(each["text"]) for each in remedies)
     left = tuple(each for each, name in names(diagnosis.answer.advice) if not name or not has_flag(name, told))
     return replace(diagnosis, remedies=remedies).with_answer(replace(diagnosis.answer, advice=left))
+
+
+def _may_help(diagnosis: Diagnosis, pool: str) -> bool:
+    """Whether a change to a pool is about what ran out: none to the device where a node's own memory did."""
+    return diagnosis.answer.family != "host-memory" or not pool.partition(".")[2].startswith("device")
+
+
+def _against_the_log(diagnosis: Diagnosis, planned: "Planned") -> Iterator[str]:
+    """Where a node, or a process on its device, held more than the plan's bound, so that the plan lacks something."""
+    kill, asked, held = diagnosis.answer.kill, diagnosis.answer.asked, diagnosis.answer.in_use
+    pools = planned.outcome.pools
+    host = max((pool.upper for pool in pools if pool.pool.endswith((".host", ".unified"))), default=None)
+    if kill is not None and host is not None and kill.used > MORE * host:
+        yield (
+            f"the node held {format_bytes(kill.used)} when the worker was killed, {format_bytes(kill.used - host)} "
+            "above the plan's bound: what grew from step to step, other programs, or what the script does not say"
+        )
+    device = max((pool.upper for pool in pools if ".device" in pool.pool), default=None)
+    if held is not None and device is not None and (most := held + (asked or 0)) > MORE * device:
+        yield (
+            f"the process held {format_bytes(held)} and asked for more, {format_bytes(most - device)} above the plan's "
+            "bound of the whole device: what ran is not what the script says, or it grew; the plan, and what rests on "
+            "it, may not be of this run"
+        )
 
 
 def _line(pool: str, sizes: tuple[int, int], where: str, limit: Limit | PlannedLimit | None, kind: str) -> str:
