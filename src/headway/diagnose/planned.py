@@ -96,15 +96,16 @@ def _against_the_log(diagnosis: Diagnosis, planned: "Planned") -> Iterator[str]:
     host = max((pool.upper for pool in pools if pool.pool.endswith((".host", ".unified"))), default=None)
     if kill is not None and host is not None and kill.used > MORE * host:
         yield (
-            f"the node held {format_bytes(kill.used)} when the worker was killed, {format_bytes(kill.used - host)} "
-            "above the plan's bound: what grew from step to step, other programs, or what the script does not say"
+            f"the node held {format_bytes(kill.used)} when the worker was killed, "
+            f"{format_bytes(kill.used - host)} above the plan's bound: what grew from step to step, other "
+            "programs, or what the script does not say"
         )
     device = max((pool.upper for pool in pools if ".device" in pool.pool), default=None)
     if held is not None and device is not None and (most := held + (asked or 0)) > MORE * device:
         yield (
-            f"the process held {format_bytes(held)} and asked for more, {format_bytes(most - device)} above the plan's "
-            "bound of the whole device: what ran is not what the script says, or it grew; the plan, and what rests on "
-            "it, may not be of this run"
+            f"the process held {format_bytes(held)} and asked for more, {format_bytes(most - device)} above the "
+            "plan's bound of the whole device: what ran is not what the script says, or it grew; the plan, and what "
+            "rests on it, may not be of this run"
         )
 
 

@@ -1,6 +1,7 @@
 """From the words of a command line to sources: files, folders, standard input, and this machine as it is now."""
 
 import io
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -64,6 +65,8 @@ def _of(word: str, run: int) -> Iterator[Source]:
     if word == "-":
         yield Source("-", lambda: sys.stdin.buffer, run)
         return
+    if re.match(r"[a-z]+://", word):
+        raise InputError(f"{word}: is an address, and nothing is fetched; save the log and give its file, or -")
     path = Path(word).expanduser()
     if path.is_dir():
         boxes, of_boxes = boxes_in(path), set[str]()

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from headway.diagnose.causes import UNKNOWN
 from headway.diagnose.evidence import Place
 from headway.diagnose.finding import Diagnosis, Finding, Moment
 
@@ -25,7 +26,7 @@ def document(found: Diagnosis) -> Document:
 
 def _finding(found: Finding) -> Document:
     return {
-        "outcome": found.outcome,
+        "outcome": "unknown" if found.mechanism == UNKNOWN and not found.evidence else found.outcome,
         "sentence": found.sentence,
         "mechanism": found.mechanism,
         "mechanism_grade": found.mechanism_grade,

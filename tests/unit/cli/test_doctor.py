@@ -202,3 +202,16 @@ def test_a_run_that_fits_is_told_what_it_can_leave_out_and_what_its_pod_needs():
 def test_a_setting_without_a_plan_to_change_is_refused():
     with pytest.raises(InputError, match="--script and --machine"):
         run(STEP_75, "--set", "host.bytes=1600e9")
+
+
+def test_an_empty_log_is_no_death_that_is_known(tmp_path):
+    empty, died = tmp_path / "empty.log", tmp_path / "died.log"
+    empty.write_text("")
+    died.write_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n")
+    answers = [json.loads(run(str(path), "--json", code=4))["answer"] for path in (empty, died)]
+    assert [answer["outcome"] for answer in answers] == ["unknown", "died"]
+
+
+def test_an_address_is_not_fetched_and_is_shown_as_it_was_given():
+    with pytest.raises(InputError, match=r"https://example\.com/job\.log: is an address.*save the log"):
+        run("https://example.com/job.log")

@@ -1,4 +1,4 @@
-"""The plan of a script beside a diagnosis: changes of the memory that ran out, and where a log shows more than it has."""
+"""The plan of a script beside a diagnosis: changes of the memory that ran out, and what a log shows beyond it."""
 
 import pytest
 
@@ -16,16 +16,17 @@ MACHINE = by_name("8xh100")
 VERL = (
     "python3 -m verl.trainer.main_ppo data.max_prompt_length=1024 data.max_response_length=7168 "
     "actor_rollout_ref.model.path=Qwen/Qwen2.5-7B-Instruct trainer.n_gpus_per_node=8 algorithm.adv_estimator=grpo "
-    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu={0} actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1"
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu={0} "
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1"
 )
 KILL = (
-    "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.\nMemory on the node (IP: "
-    "10.0.0.5) where the task (actor ID: 7, pid=9, memory used=62.10GB) was running was {0}GB / {1}GB (0.966276), "
+    "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.\nMemory on the node "
+    "(IP: 10.0.0.5) where the task (actor ID: 7, pid=9, memory used=62.10GB) was running was {0}GB / {1}GB (0.966276), "
     "which exceeds the memory usage threshold of 0.95.\n"
 )
 CUDA = (
-    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {0} GiB. GPU 0 has a total capacity of 79.11 GiB of "
-    "which 3.31 GiB is free. Including non-PyTorch memory, this process has {1} GiB memory in use."
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {0} GiB. GPU 0 has a total capacity of 79.11 "
+    "GiB of which 3.31 GiB is free. Including non-PyTorch memory, this process has {1} GiB memory in use."
 )
 
 
