@@ -21,8 +21,8 @@ VERL = (
 )
 KILL = (
     "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.\nMemory on the node "
-    "(IP: 10.0.0.5) where the task (actor ID: 7, pid=9, memory used=62.10GB) was running was {0}GB / {1}GB (0.966276), "
-    "which exceeds the memory usage threshold of 0.95.\n"
+    "(IP: 10.0.0.5) where the task (actor ID: 7, pid=9, memory used=62.10GB) was running was {0}GB / {1}GB "
+    "(0.966276), which exceeds the memory usage threshold of 0.95.\n"
 )
 CUDA = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {0} GiB. GPU 0 has a total capacity of 79.11 "
