@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import kill_resume
+import planted_leak
 
 REWARD = """
 import pathlib, time
@@ -246,3 +247,23 @@ def test_a_finished_run_has_nothing_to_do_and_one_with_a_step_left_goes_on(tmp_p
     more = train(spec, output, "--set", "train.steps=3", *constant)
     assert more.returncode == 0, more.stderr
     assert json.loads((output / "summary.json").read_text())["steps"] == 3
+
+
+def test_doctor_tells_why_the_guard_stopped_a_run(tmp_path: Path) -> None:
+    spec = planted_leak.write(tmp_path / "leak", 60, 160_000_000, 0.4)
+    stopped = train(spec, tmp_path / "run", "--set", "memory.limit=1600MB")
+    assert stopped.returncode == 5, stopped.stderr
+    answer = json.loads(doctor(tmp_path / "run", "--json"))["answer"]
+    assert (answer["cause"], answer["cause_grade"], answer["family"]) == (
+        "host-memory-growth",
+        "proven",
+        "host-memory",
+    )
+    assert "headway's guard stopped the run before a limit, with a checkpoint" in answer["sentence"]
+    assert "memory.limit" in answer["because"]
+    assert not any("dmesg" in each["command"] for each in answer["would_settle"])
+    # a guard that only would have stopped it has stopped nothing
+    observed = train(spec, tmp_path / "seen", "--set", "memory.limit=1600MB", "--set", "guard.policy=observe",
+                     "--set", "train.steps=3")  # fmt: skip
+    assert observed.returncode == 0, observed.stderr
+    assert json.loads(doctor(tmp_path / "seen", "--json"))["answer"]["outcome"] == "finished"

@@ -85,6 +85,7 @@ def diagnosed(
     from headway.diagnose.compare import compare
     from headway.diagnose.doctor import diagnose
     from headway.diagnose.ended import no_death
+    from headway.diagnose.readers.recordings import DISK_FULL
     from headway.diagnose.run_facts import due, from_spec, merged, other_starts, resume
     from headway.diagnose.sources import sources_of, text_source
     from headway.errors import InputError
@@ -108,6 +109,8 @@ def diagnosed(
             found = found.with_answer(no_death(found.answer, last.outcome, "proven", last.ended))
         elif found.answer.mechanism == UNKNOWN:
             found = replace(found.with_answer(replace(found.answer, sentence=last.ended)), said=last.said)
+    elif last is not None and last.ended == DISK_FULL and found.answer.cause == "disk-full":
+        found = found.with_answer(replace(found.answer, sentence=last.ended))
     found = with_recording(found, [*logs, *runs], read=bool(recorded))
     step = found.answer.step
     if script is not None and step is not None and settings.lints:

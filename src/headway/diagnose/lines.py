@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from headway.diagnose.clock import read_clock
 from headway.diagnose.evidence import Line, Place
 from headway.diagnose.matcher import Matcher
-from headway.diagnose.text import REPEATED, clean, is_binary, plain_stream, process_of
+from headway.diagnose.text import REPEATED, clean, is_binary, plain_stream, process_of, spoken
 from headway.guard.steps import latest_step_of
 
 PIECE = 1 << 20
@@ -177,7 +177,7 @@ class Scanner:
             self._last.append(hit)
 
     def _line(self, hit: "_Hit") -> Line:
-        text = clean(hit.data)
+        text = spoken(clean(hit.data))
         before = tuple(_preceding(hit.before, hit.number))
         many = BLOCK if len(hit.after) > AHEAD else AFTER
         after = tuple(_following(hit.after, hit.number + 1, many))

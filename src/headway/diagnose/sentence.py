@@ -98,7 +98,8 @@ def _mechanism(finding: Finding, case: Case) -> str:
     if finding.mechanism == "ray-memory-monitor":
         return _monitor(case)
     if case.stopped is not None:
-        return "headway's guard stopped the run before a limit, with SIGTERM"
+        own = case.stopped.place.text.startswith("recording: ")
+        return f"headway's guard stopped the run before a limit, {'with a checkpoint' if own else 'with SIGTERM'}"
     watched = _BOXED.search(case.event.place.text) if case.event is not None else None
     if watched is not None and finding.mechanism in ("sigterm", "sigkill-class"):
         kill = "; a memory-limit kill is SIGKILL" if watched["name"] != "SIGKILL" else ""

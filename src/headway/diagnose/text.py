@@ -1,6 +1,7 @@
 """From bytes to plain text: compression, encodings, colours, and the prefixes that name a process."""
 
 import codecs
+import json
 import re
 import zlib
 from typing import BinaryIO, Protocol
@@ -27,6 +28,20 @@ _PREFIX = re.compile(
 
 BOMS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 PACKED = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip"}
+
+
+_PROBLEM = re.compile(r'^\s*"problem": (?P<text>"(?:[^"\\]|\\.)*"),?\s*$')
+"""The line of a run's summary.json that says why it ended."""
+
+
+def spoken(text: str) -> str:
+    """A line as it is, or the sentence that a summary of headway holds in it.
+
+    >>> spoken(' "problem": "disk full: \\\\"x\\\\" of step 1",'), spoken('"loss": "nan"')
+    ('disk full: "x" of step 1', '"loss": "nan"')
+    """
+    found = _PROBLEM.match(text)
+    return str(json.loads(found["text"])) if found is not None else text
 
 
 class Stream(Protocol):

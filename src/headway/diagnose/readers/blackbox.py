@@ -13,7 +13,7 @@ from pathlib import Path
 from headway.diagnose.finding import Outcome
 from headway.diagnose.lines import Source
 from headway.diagnose.readers import own_growth
-from headway.diagnose.readers.recordings import Recorded
+from headway.diagnose.readers.recordings import Recorded, stopped_by_guard
 from headway.diagnose.sign import Sign
 from headway.diagnose.sources import opener, text_source
 from headway.diagnose.text import clean
@@ -76,9 +76,10 @@ SIGNS = (
     Sign(
         "box-stop",
         "end",
-        ("black box: headway's guard",),
-        r"black box: headway's guard stopped the run \((?P<detector>[a-z_ ]+), (?P<pool>\S+)\): (?P<reason>.+)$",
-        says="headway itself sent SIGTERM to the run, before memory reached a limit",
+        (": headway's guard stopped the run (",),
+        r"^(?:black box|recording): headway's guard stopped the run "
+        r"\((?P<detector>[a-z_ ]+), (?P<pool>\S+)\): (?P<reason>.+)$",
+        says="headway itself stopped the run, before memory reached a limit",
     ),
     Sign(
         "box-code",
@@ -177,7 +178,7 @@ def told(box: Box) -> Iterator[str]:
     """What was seen of the end, one moment a line, in the order of time."""
     first = {each.pid for each in first_ends(box)}
     lines = [(each.t, _ended(each, first=each.pid in first)) for each in box.ended if not _well(each)]
-    lines += [(each.t, _stopped(each)) for each in box.actions if each.name == "stop" and not each.dry]
+    lines += [(each.t, stopped_by_guard(each)) for each in box.actions if each.name == "stop" and not each.dry]
     lines += [(each.t, _grown(each)) for each in _growths(box)]
     lines += _own_growth(box)
     if (asked := asked_to_stop(box)) is not None:
@@ -278,13 +279,6 @@ def _short(number: int) -> str:
     'TERM'
     """
     return signal_name(number).removeprefix("SIG")
-
-
-def _stopped(action: Action) -> str:
-    """The reason is without the name of the process that grows, which is another program's text."""
-    grows = action.detector in ("forecast", "fast rise", "steady rise")
-    reason = action.reason.partition("; ")[0] if grows else action.reason
-    return f"headway's guard stopped the run ({action.detector}, {action.pool}): {reason}"
 
 
 def _growths(box: Box) -> Iterator[Action]:

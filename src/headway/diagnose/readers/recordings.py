@@ -4,13 +4,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
+from msgspec import MsgspecError, Struct, convert
 from msgspec.structs import replace
 
 from headway.diagnose.finding import Outcome
 from headway.diagnose.readers import own_growth
 from headway.diagnose.sentence import GOES_ON, stop_sentence
 from headway.errors import DiskFullError, InputError, RewardsFailedError
+from headway.guard.frame import Action
 from headway.guard.recorder import Segment, read_recording
 from headway.units import format_bytes
 
@@ -20,6 +21,14 @@ MOST_BYTES = 16 << 20
 """Bytes of a summary that are read."""
 START = 4096
 """Bytes in which a recording shows what it is."""
+
+
+GUARDED = "headway's guard stopped the run at a limit, with a checkpoint to go on from."
+"""How a run ended that the guard stopped."""
+
+
+DISK_FULL = "The disk was full, and the run stopped with no file half written."
+"""The same of one that could not write a checkpoint."""
 
 
 class Recorded(Struct, frozen=True):
@@ -52,7 +61,36 @@ def read(path: Path) -> Recorded | None:
     if not (start.startswith(b'{"kind": "header"') and b'"format"' in start):
         return None
     segment = read_recording(path).segments[-1]
-    return replace(_told(path, segment), grown=tuple(own_growth.of_recording(path, _group_limit(segment))))
+    told, grown = _told(path, segment), tuple(own_growth.of_recording(path, _group_limit(segment)))
+    action = _stop(path) if told.ended == GUARDED else None
+    if action is None:
+        return replace(told, grown=grown)
+    lines = (*told.lines, f"{path.name}: the guard stopped the run: {action.reason}")
+    return replace(told, lines=lines, grown=(*grown, f"recording: {stopped_by_guard(action)}"))
+
+
+def stopped_by_guard(action: Action) -> str:
+    """What the guard's stop is called in a log. The reason is without the name of the process that grows, which is
+    another program's text."""
+    grows = action.detector in ("forecast", "fast rise", "steady rise")
+    reason = action.reason.partition("; ")[0] if grows else action.reason
+    return f"headway's guard stopped the run ({action.detector}, {action.pool}): {reason}"
+
+
+def _stop(path: Path) -> Action | None:
+    """The guard's last stop that a recording's last process tells; None where it only would have."""
+    last = None
+    with path.open("rb") as file:
+        for line in file:
+            if line.startswith(b'{"kind": "header"'):
+                last = None
+            elif line.startswith(b'{"kind": "action"') and b'"name": "stop"' in line[:200]:
+                last = line
+    try:
+        action = None if last is None else convert(json.loads(last), Action)
+    except (ValueError, RecursionError, MsgspecError):
+        return None
+    return action if action is not None and not action.dry else None
 
 
 def _group_limit(segment: Segment) -> int | None:
@@ -108,9 +146,9 @@ def _summed_up(path: Path, segment: Segment) -> tuple[Outcome, str]:
     if reason == RewardsFailedError.exit_reason:
         return "died", "Most answers could not be scored, and the run stopped at once."
     if reason == DiskFullError.exit_reason:
-        return "died", "The disk was full, and the run stopped with its last checkpoint whole."
+        return "died", DISK_FULL
     if reason == "guard":
-        return "died", "headway's guard stopped the run at a limit, with a checkpoint to go on from."
+        return "died", GUARDED
     if reason in ASKED_TO_GO:
         return "stopped", stop_sentence(reason, _step(found), GOES_ON)
     return "died", ""
