@@ -13,7 +13,7 @@ _MONTHS = {
 }
 _TIME = r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?:[.,](?P<fraction>\d{1,9}))?"
 _FORMS = (
-    re.compile(rf"(?P<year>\d{{4}})[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T ]{_TIME}(?P<zone>Z|[+-]\d\d:?\d\d)?"),
+    re.compile(rf"(?P<year>\d{{4}})[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T _]{_TIME}(?P<zone>Z|[+-]\d\d:?\d\d)?"),
     re.compile(rf"\b(?P<name>[A-Z][a-z]{{2}}) +(?P<day>\d{{1,2}}) {_TIME}"),
     re.compile(rf"\b[IWEFC](?P<month>\d{{1,2}})(?P<day>\d\d) {_TIME}"),
     re.compile(rf"\b[A-Z]+ (?P<month>\d\d)-(?P<day>\d\d) {_TIME}"),

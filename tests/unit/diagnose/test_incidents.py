@@ -93,3 +93,21 @@ def test_deaths_hours_apart_are_two():
 def test_dates_of_different_forms_are_compared():
     glog = "E0301 10:30:00.123456 77 node.cc:12] " + TERM
     assert told(f"{glog}\n{AT.format('10:00:00', ERROR)}").mechanism == "python-exception"
+
+
+WATCHDOG = (
+    "[rank3]:[E1128 03:14:22.101 ProcessGroupNCCL.cpp:629] [Rank 3] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=812, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600081 milliseconds "
+    "before timing out.\n"
+)
+ROOT_CAUSE = (
+    "Root Cause (first observed failure):\n[0]:\n  time      : 2026-11-28_{0}\n  host      : node1\n  rank      : 1 "
+    "(local_rank: 1)\n  exitcode  : -9 (pid: 1001)\n  traceback : Signal 9 (SIGKILL) received by PID 1001\n"
+)
+
+
+@pytest.mark.parametrize(("time", "mechanism"), [("03:04:20", "sigkill-class"), ("03:14:38", "collective-timeout")])
+def test_torchruns_block_is_as_early_as_its_own_time_says(time: str, mechanism: str):
+    """It is printed last. A rank that was gone before the others began to wait is why they waited."""
+    for text in (WATCHDOG + ROOT_CAUSE.format(time), ROOT_CAUSE.format(time) + WATCHDOG):
+        assert told(text).mechanism == mechanism
