@@ -164,6 +164,8 @@ def by_name(name: str) -> Machine:
     8
     """
     plain = _plain(name)
+    if (why := _no_name(name.strip(), plain)) is not None:
+        raise InputError(f"machine {name!r}: {why}")
     match = _parts(plain)
     row = _row(match[3]) if match else None
     if match is not None and row is not None:
@@ -174,6 +176,17 @@ def by_name(name: str) -> Machine:
     if cpu is not None and 0 < int(cpu[1]) <= LARGEST_SIZE // GIB:
         return _cpu(int(cpu[1]) * GIB, f"cpu-{int(cpu[1])}gib")
     raise InputError(f"machine {name!r}: is not in the table; {_nearest(match[3] if match else plain)}")
+
+
+def _no_name(name: str, plain: str) -> str | None:
+    """What is wrong with what stands where a machine's name should."""
+    if name.startswith("-"):
+        return "begins with a minus; several devices are 8xh100, or 2x8xh100 of two nodes"
+    if re.fullmatch(r"\d+(?:\.\d+)?", plain) and plain not in _by_spelling():
+        return f"is a number without a unit; a device with so much memory is {plain}GiB, and two of them 2x{plain}GiB"
+    if re.fullmatch(r"(?:\d+x)*0+(?:\.0+)?(?:gib|gb|g)", plain):
+        return "has no memory; give what a device has, such as 12GiB"
+    return None
 
 
 def _parts(plain: str) -> re.Match[str] | None:

@@ -167,7 +167,7 @@ PRESETS = {
     preset.name: preset
     for preset in (
         Preset("headway", "headway, all parameters", _headway, (*_RL, "trainer.cap")),
-        Preset("headway-lora", "headway, LoRA of rank 16", _headway_lora, (*_RL, "trainer.cap")),
+        Preset("headway-lora", "headway with LoRA", _headway_lora, (*_RL, "trainer.cap")),
         Preset("miles-fsdp", "Miles, FSDP trainer, colocated SGLang", _miles_fsdp, (*_RL, "trainer.cap")),
         Preset("slime", "slime, Megatron trainer, SGLang", _slime, (*_RL, "trainer.cap", *_PLACED)),
         Preset("verl-fsdp", "verl, FSDP trainer, vLLM", _verl_fsdp, (*_RL, "trainer.cap", "layout.devices")),
@@ -175,9 +175,9 @@ PRESETS = {
         Preset("openrlhf", "OpenRLHF, ZeRO 3, vLLM", _openrlhf, (*_RL, "trainer.cap", "layout.devices")),
         Preset("trl", "TRL GRPOTrainer", _trl, (*_RL, "trainer.rows")),
         Preset("hf", "Hugging Face Trainer, fp32 weights under autocast", _sft("hf", **_FP32), _SFT),
-        Preset("peft", "PEFT, LoRA of rank 16", _sft("peft", lora=Lora(16, "all-linear")), _SFT),
+        Preset("peft", "PEFT with LoRA", _sft("peft", lora=Lora(16, "all-linear")), _SFT),
         Preset(
-            "qlora", "PEFT, LoRA of rank 16 on an nf4 base",
+            "qlora", "PEFT with QLoRA",
             _sft("peft", lora=Lora(16, "all-linear", dtype="bf16"), quant=Quant("nf4", double=True)), _SFT,
         ),
         Preset("fsdp2", "FSDP2, fp32 parameters, bf16 compute", _sft("fsdp2", **_FP32), (*_SFT, "layout.devices")),
@@ -260,8 +260,9 @@ def by_name(name: str) -> Preset:
     """The preset of a trainer. InputError with the nearest names."""
     found = PRESETS.get(SHORT_NAMES.get(name.lower(), name.lower()))
     if found is None:
-        near = get_close_matches(name.lower(), PRESETS, n=3, cutoff=0.3) or list(PRESETS)
-        raise InputError(f"--trainer {name}: no such trainer; there are {', '.join(near)}")
+        near = get_close_matches(name.lower(), PRESETS, n=3, cutoff=0.5)
+        nearest = f"nearest are {', '.join(near)}; " if near else ""
+        raise InputError(f"--trainer {name}: no such trainer; {nearest}there are {', '.join(PRESETS)}")
     return found
 
 
@@ -328,7 +329,13 @@ def contradictions(run: Workload) -> list[str]:
     """What the values of a workload say against each other, in words; empty where they agree."""
     layout, trainer, engine, found = run.layout, run.trainer, run.engine, []
     divided = layout.shards * layout.replicas * layout.tensor * layout.pipeline * layout.context
-    if layout.ranks % layout.tensor or layout.ranks % layout.pipeline or divided > layout.ranks * layout.context:
+    if layout.ranks % layout.tensor and layout.tensor <= layout.ranks:
+        choices = [each for each in range(1, layout.ranks + 1) if layout.ranks % each == 0]
+        found.append(
+            f"layout.tensor = {layout.tensor}: does not divide the run's {layout.ranks} devices; "
+            f"set one of {', '.join(map(str, choices[:8]))}"
+        )
+    elif layout.ranks % layout.tensor or layout.ranks % layout.pipeline or divided > layout.ranks * layout.context:
         parts = ", ".join(f"{name} {getattr(layout, name)}" for name in Layout.__struct_fields__[2:7])
         found.append(
             f"layout: {layout.nodes} x {layout.devices} devices cannot hold {parts}; "
@@ -342,6 +349,11 @@ def contradictions(run: Workload) -> list[str]:
         found.append(f"engine.memory_fraction = {engine.memory_fraction}: must be above 0 and at most 1")
     if trainer.quant is not None and trainer.lora is None:
         found.append("trainer.quant needs trainer.lora: packed weights take no gradients; set trainer.lora.rank=16")
+    if trainer.lora is not None and trainer.lora.rank > run.model.hidden:
+        found.append(
+            f"trainer.lora.rank = {trainer.lora.rank}: is above the model's width of {run.model.hidden}, where an "
+            "adapter has more parameters than what it adapts; ranks of 8 to 128 are usual"
+        )
     if not 0 <= trainer.optimizer.offload <= 1:
         found.append(f"trainer.optimizer.offload = {trainer.optimizer.offload}: is a share, from 0 to 1")
     if trainer.system == "headway" and trainer.param_dtype not in ("fp32", "bf16"):

@@ -1,5 +1,6 @@
 """`--set section.key=value` on a Workload: every key of it by its path, checked by the type of its field."""
 
+import re
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from functools import cache
@@ -190,12 +191,27 @@ def _value(setting: Setting, text: str) -> Any:
     try:
         value = _read(setting.kind, raw)
     except ValueError:
-        raise InputError(f"--set {setting.path}={text}: must be {setting.accepts}") from None
+        raise InputError(f"--set {setting.path}={text}: must be {setting.accepts}{_written_out(text)}") from None
     if isinstance(value, int | float) and value < 0:
         raise InputError(f"--set {setting.path}={text}: must not be negative")
     if setting.path in _AT_LEAST_ONE and value == 0:
         raise InputError(f"--set {setting.path}={text}: must be at least 1")
     return value
+
+
+def _written_out(text: str) -> str:
+    """How to write a whole number that was given short.
+
+    >>> _written_out("4k"), _written_out("1e3"), _written_out("many")
+    (', written out: 4096 (or 4000)', ', written out: 1000', '')
+    """
+    short = re.fullmatch(r"(\d{1,6})([kKmM])", text)
+    if short is not None:
+        power = 1 if short[2] in "kK" else 2
+        return f", written out: {int(short[1]) * 1024**power} (or {int(short[1]) * 1000**power})"
+    if re.fullmatch(r"\d{1,6}(?:\.0*)?(?:[eE]\+?\d{1,2})?", text):
+        return f", written out: {int(float(text))}"
+    return ""
 
 
 _TRUTHS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}

@@ -117,7 +117,7 @@ def plan_report(planned: Planned, trainer: str, *, lines: bool = False) -> Group
 def _heading(workload: Workload, machine: Machine, trainer: str) -> Iterator[Text]:
     model, rollout, layout = workload.model, workload.rollout, workload.layout
     size = f" ({model.parameters() / 1e9:,.2f} billion parameters)"
-    yield Text.assemble((model.name, "bold"), size, "\n", trainer, " on ", (machine.name, "bold"))
+    yield Text.assemble((model.name, "bold"), size, _adapted(workload), "\n", trainer, " on ", (machine.name, "bold"))
     rows, cap = workload.trainer.rows, workload.trainer.cap
     micro = f"{rows:,} sample{'s' if rows > 1 else ''}" if rows else f"{cap:,} tokens"
     scored = [f"{size:,} {unit}" for size, unit in (
@@ -128,6 +128,14 @@ def _heading(workload: Workload, machine: Machine, trainer: str) -> Iterator[Tex
     prompt = f"prompts up to {rollout.max_prompt:,} and answers up to " if rollout.max_prompt else "up to "
     devices = f", {layout.ranks} devices" if layout.ranks > 1 else ""
     yield Text(f"{answers}; {prompt}{rollout.max_answer:,} tokens; micro-batches of {micro}{devices}", style="dim")
+
+
+def _adapted(workload: Workload) -> str:
+    """What is trained where it is not every parameter: the adapters' rank, and how the base is packed."""
+    lora, quant = workload.trainer.lora, workload.trainer.quant
+    if lora is None:
+        return ""
+    return f", LoRA of rank {lora.rank}" + (f" on a base in {quant.kind}" if quant is not None else "")
 
 
 def _overall(outcome: Outcome) -> Text:

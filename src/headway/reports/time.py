@@ -18,8 +18,10 @@ def time_line(planned: Planned, done: int = 0) -> Text | None:
     of = f"the last {left:,} steps" if done else f"{steps:,} steps"
     whole = "" if found.run is None or left <= 1 else f", {roughly(found.run * left / steps)} for {of}"
     parts = f" (rollout {roughly(found.rollout)}, training {roughly(found.train)})" if found.rollout else ""
+    step = roughly(found.step)
+    about = "" if step.startswith("under") else "about "
     return Text(
-        f"Time: about {roughly(found.step)} a step{parts}{whole}, with answers at their longest; "
+        f"Time: {about}{step} a step{parts}{whole}, with answers at their longest; "
         f"from {found.basis}, within a factor of {found.factor:g}"
     )
 

@@ -2,8 +2,11 @@
 
 import io
 
+import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
+from headway.cli.app import app
 from headway.cli.inputs import read_case
 from headway.cli.launch import in_words
 from headway.facts.workload import Workload
@@ -83,3 +86,16 @@ def test_a_coefficient_of_the_reference_is_read() -> None:
     assert weight(loss, "actor_rollout_ref.actor.kl_loss_coef=0.0") == 0
     assert weight(loss) == 0.001
     assert weight(loss, "actor_rollout_ref.actor.kl_loss_coef=0", "algorithm.use_kl_in_reward=True") == 0.001
+
+
+@pytest.mark.parametrize(("settings", "said", "not_said"), [
+    ((), "", "LoRA"),
+    (("trainer.lora.rank=64",), "), LoRA of rank 64\n", "base"),
+    (("trainer.lora.rank=8", "trainer.quant.kind=nf4"), "), LoRA of rank 8 on a base in nf4\n", "rank 16"),
+])  # fmt: skip
+def test_the_heading_says_what_is_trained(settings: tuple[str, ...], said: str, not_said: str) -> None:
+    words = ["plan", "qwen3-4B", "--trainer", "fsdp2", "--machine", "h100"]
+    heading = CliRunner().invoke(app, [*words, *(word for each in settings for word in ("--set", each))]).output
+    heading = "\n".join(heading.splitlines()[:2])
+    assert said.strip() in heading
+    assert not_said not in heading

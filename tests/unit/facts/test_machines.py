@@ -173,3 +173,16 @@ def test_a_mac_is_one_pool_of_the_size_on_its_box(name: str) -> None:
 def test_what_names_no_memory_is_no_machine(name: str) -> None:
     with pytest.raises(InputError, match="12GiB"):
         by_name(name)
+
+
+@pytest.mark.parametrize(("name", "told"), [
+    ("-1xh100", "begins with a minus"), ("12", "without a unit; .* is 12GiB"), ("0GiB", "has no memory"),
+    ("2x0gb", "has no memory"),
+])  # fmt: skip
+def test_what_is_wrong_with_a_machine_is_said(name: str, told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        by_name(name)
+
+
+def test_a_size_with_its_unit_is_taken() -> None:
+    assert by_name("12GiB").device_count == 1

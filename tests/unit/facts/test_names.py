@@ -115,6 +115,8 @@ def test_names_of_the_hub_have_the_parameters_of_their_pages(name):
         ("Mistral-7B-Instruct", "mistral-7B-v0.3"),
         ("tinyllama", "tinyllama-1.1B"),
         ("qwen3-30b", "qwen3-30B-A3B"),
+        ("ibm-granite/granite-3.3-8b-instruct", "granite3.1-8B"),
+        ("granite-3.0-2b-base", "granite3.3-2B"),
         ("llama-8b", "llama3.1-8B-Instruct"),
         ("deepseek-r1-7b", "deepseek-r1-distill-qwen-7B"),
     ],

@@ -50,6 +50,12 @@ def test_headways_cap_follows_the_longest_sample() -> None:
         ("headway", ["trainer.param_dtype=fp16"], "fp32 or bf16"),
         ("hf", ["trainer.rows=0"], "both 0"),
         ("headway", ["trainer.logprob_chunk=0"], "logprob_chunk = 0"),
+        ("slime", ["layout.tensor=3"], "tensor = 3: does not divide the run's 8 devices; set one of 1, 2, 4, 8$"),
+        ("slime", ["layout.tensor=16"], "cannot hold"),
+        ("peft", ["trainer.lora.rank=2561"], "above the model's width of 2560"),
+        ("peft", ["rollout.max_answer=4k"], "whole number, written out: 4096"),
+        ("peft", ["rollout.max_answer=1e4"], "whole number, written out: 10000"),
+        ("peft", ["rollout.max_answer=long"], "whole number$"),
     ],
 )
 def test_contradictions_are_refused(name: str, settings: list[str], told: str) -> None:
