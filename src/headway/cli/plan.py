@@ -115,7 +115,8 @@ def _print(
     from headway.reports.plan import plan_report
 
     console = Console(highlight=False)
-    console.print(plan_report(planned, case.trainer, lines=lines))
+    by_name = case.launch is None and case.spec is None
+    console.print(plan_report(planned, case.trainer, lines=lines, by_name=by_name))
     if case.launch is not None:
         from headway.reports.launch import lint_report
 

@@ -56,6 +56,7 @@ class Remedy(Struct, frozen=True):
     known limit, of the run as changed, `workload`. `worst_before` is the phase that decides in that first pool before
     the change, in which the run would end where it does not fit, and `worst_after` what the same phase holds with it.
     `grown` are pools without a known limit whose bound rises by more than a tenth, with the bound that they get.
+    `deciding` are lengths that nobody said and whose half or double would change that verdict.
     """
 
     changes: tuple[Change, ...]
@@ -65,6 +66,12 @@ class Remedy(Struct, frozen=True):
     worst_before: Peak
     worst_after: Peak
     grown: tuple[tuple[str, int], ...] = ()
+    deciding: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> Kind:
+        """What a plan of the run as changed says."""
+        return "cannot tell" if self.deciding else self.kind
 
     @property
     def pool(self) -> str:
@@ -147,7 +154,8 @@ class Advice(Struct, frozen=True):
 
 
 def as_settings(before: Workload, after: Workload) -> tuple[str, ...]:
-    """The keys in which two runs differ, as `--set` takes them; the model is none of them.
+    """The keys in which two runs differ, as `--set` takes them in this order, without those that an earlier one sets
+    too; the model is none of them.
 
     >>> from msgspec.structs import replace
     >>> from headway.facts.shapes import table
@@ -156,8 +164,18 @@ def as_settings(before: Workload, after: Workload) -> tuple[str, ...]:
     >>> as_settings(run, replace(run, rollout=replace(run.rollout, max_answer=256)))
     ('rollout.max_answer=256',)
     """
-    found = ((path, _at(before, path), _at(after, path)) for path in settings.table())
-    return tuple(f"{path}={_written(new)}" for path, old, new in found if old != new and path != "weights_file_bytes")
+    found: list[str] = []
+    for path in settings.table():
+        new = _at(after, path)
+        if path != "weights_file_bytes" and _at(before, path) != new:
+            found.append(f"{path}={_written(new)}")
+            before = settings.apply(before, found[-1:]) if _is_key(path, new) else before
+    return tuple(found)
+
+
+def _is_key(path: str, value: object) -> bool:
+    """Whether a value can be set at a path: a section that is gone has none."""
+    return value is not None or "." not in path.removeprefix("trainer.")
 
 
 def _at(workload: Workload, path: str) -> object:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.facts.machine import Machine
 from headway.facts.workload import Workload
@@ -10,12 +11,14 @@ from headway.plan.advice import Advice, Change, Effect, Remedy, as_settings
 from headway.plan.moves import Cost
 from headway.plan.plan import plan
 from headway.plan.search import KINDS, MOST_PLANS, Search
-from headway.plan.verdict import tops
+from headway.plan.verdict import deciding, tops
 
 __all__ = [
     "MOST_PLANS", "Advice", "Change", "Effect", "Remedy", "Saving", "as_settings", "remedies", "savings",
 ]  # fmt: skip
 
+TOLD = 5
+"""Changes of which it is asked whether a length that nobody said decides: each takes a few plans."""
 LARGE = 1 / 3
 """The share of a pool's bound that another model has to save where other changes make the run fit."""
 
@@ -47,7 +50,18 @@ def remedies(workload: Workload, machine: Machine) -> Advice:
     ]  # fmt: skip
     order = {search.first.groups[each].pool: index for index, each in enumerate(search.targets)}
     unique = {each.text: each for each in sorted(_worth(helpful), key=lambda each: _rank(each, order))}
-    return Advice(tuple(unique.values()), tuple({each.text: each for each in idle}.values()), search.plans)
+    best = [
+        replace(each, deciding=_deciding(each, machine)) if place < TOLD and each.fits else each
+        for place, each in enumerate(unique.values())
+    ]
+    return Advice(tuple(best), tuple({each.text: each for each in idle}.values()), search.plans)
+
+
+def _deciding(remedy: Remedy, machine: Machine) -> tuple[str, ...]:
+    """The lengths that nobody said and still decide; one that the remedy sets is said then."""
+    said = {change.key for change in remedy.changes}
+    unknown = tuple(text for text in remedy.workload.unknown if text.partition(" ")[0] not in said)
+    return deciding(replace(remedy.workload, unknown=unknown), machine)
 
 
 def _worth(found: Sequence[Remedy]) -> list[Remedy]:

@@ -9,7 +9,7 @@ from headway.plan.ledger import Ledger
 from headway.plan.moves import Cost
 from headway.plan.planned import LONGEST, Planned
 from headway.plan.prices import in_words
-from headway.plan.remedies import Remedy
+from headway.plan.remedies import Remedy, as_settings
 from headway.plan.verdict import Kind, Outcome, PoolVerdict, is_host
 from headway.reports.ledger import no_model_fits
 from headway.reports.time import time_line
@@ -31,8 +31,9 @@ SHORT = 48
 """Characters of an assumption that is named beside the count."""
 
 
-def brief(planned: Planned) -> Iterator[RenderableType]:
-    """The verdict and its number, the other pools in a line each, what to change, what was assumed."""
+def brief(planned: Planned, *, by_name: bool = False) -> Iterator[RenderableType]:
+    """The verdict and its number, the other pools in a line each, what to change, what was assumed. A run `by_name`
+    has its changes as `--set` takes them."""
     outcome = planned.outcome
     ordered = _ordered(outcome.pools)
     first, others = (ordered[0] if ordered else None), ordered[1:]
@@ -48,7 +49,7 @@ def brief(planned: Planned) -> Iterator[RenderableType]:
         yield longest(planned)
     if (line := time_line(planned)) is not None:
         yield line
-    yield from _suggestions(planned)
+    yield from _suggestions(planned, by_name=by_name)
     yield from _unsaid(planned)
 
 
@@ -164,7 +165,7 @@ def _unlimited(pool: PoolVerdict) -> Text:
 # -- what to change --------------------------------------------------------------------------------------
 
 
-def _suggestions(planned: Planned) -> Iterator[RenderableType]:
+def _suggestions(planned: Planned, *, by_name: bool) -> Iterator[RenderableType]:
     advice, outcome = planned.advice, planned.outcome
     if not advice.plans:
         return
@@ -182,7 +183,9 @@ def _suggestions(planned: Planned) -> Iterator[RenderableType]:
             False: "No change alone is enough here; what helps, and what it costs",
         }[bool(whole)]
         yield Text(f"\n{title}", style="bold")
-        yield hanging((f"{number}.", _suggestion(each)) for number, each in enumerate(found[:SUGGESTIONS], 1))
+        texts = [_as_options(planned, each) if by_name else each.text for each in found[:SUGGESTIONS]]
+        shown = zip(texts, found, strict=False)
+        yield hanging((f"{number}.", _suggestion(each, text)) for number, (text, each) in enumerate(shown, 1))
         if len(found) > SUGGESTIONS:
             yield Text(f"{len(found) - SUGGESTIONS} more: --lines", style="dim")
     cheap = any(each.kind == "fits" and each.cost < Cost.MODEL for each in whole)
@@ -190,9 +193,19 @@ def _suggestions(planned: Planned) -> Iterator[RenderableType]:
         yield Text(more)
 
 
-def _suggestion(remedy: Remedy) -> Text:
+def _as_options(planned: Planned, remedy: Remedy) -> str:
+    """A change as it can be pasted behind the command, and in another system's own words."""
+    options = [f"--set {each}" for each in as_settings(planned.workload, remedy.workload)]
+    if (model := next((change.value for change in remedy.changes if change.key == "model"), None)) is not None:
+        return " ".join([f"the model {model}", *options])
+    own = "" if planned.workload.trainer.system == "headway" else f"\n{remedy.text}"
+    return " ".join(options) + own
+
+
+def _suggestion(remedy: Remedy, change: str) -> Text:
     """The change; what it leads to, and what it costs."""
-    text = Text.assemble(f"{remedy.text}\n", (remedy.kind, VERDICT_STYLES[remedy.kind]))
+    text = Text.assemble(f"{change}\n", (remedy.kind, VERDICT_STYLES[remedy.kind]))
+    text.append(" with the lengths as assumed" if remedy.deciding else "")
     for number, effect in enumerate(remedy.effects):
         text.append(" and " if number else ", ")
         sizes = format_bytes(effect.after_upper)

@@ -91,12 +91,13 @@ class PartsBar(Struct, frozen=True):
         return Measurement(8, options.max_width)
 
 
-def plan_report(planned: Planned, trainer: str, *, lines: bool = False) -> Group:
+def plan_report(planned: Planned, trainer: str, *, lines: bool = False, by_name: bool = False) -> Group:
     """The plan in short; with `lines` all of it: bars and limits of every pool, all changes, what was assumed, and
-    every line of the ledger with its formula and source. `trainer` is in words."""
+    every line of the ledger with its formula and source. `trainer` is in words; `by_name`: a model and a
+    trainer were named."""
     parts: list[RenderableType] = [*_heading(planned.workload, planned.machine, trainer)]
     if not lines:
-        return Group(*parts, *brief(planned))
+        return Group(*parts, *brief(planned, by_name=by_name))
     parts += [Text(), _overall(planned.outcome)]
     for verdict in planned.outcome.pools:
         parts += [Text(), *_pool(planned.ledger, planned.machine, verdict)]

@@ -90,7 +90,7 @@ def _phase(ledger: Ledger, pool: str, phase: Phase) -> Document:
 def _remedy(planned: Planned, remedy: Remedy) -> Document:
     return {
         "text": remedy.text,
-        "verdict": remedy.kind,
+        "verdict": remedy.verdict,
         "cost": remedy.cost.word,
         "loses": remedy.loses,
         "grown": [{"pool": pool, "upper_bytes": size} for pool, size in remedy.grown],

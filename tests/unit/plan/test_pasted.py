@@ -1,0 +1,46 @@
+"""A change that is pasted behind the command gives the plan that was promised with it."""
+
+import pytest
+
+from headway.facts import machines
+from headway.facts.shapes import by_name
+from headway.foreign.presets import workload
+from headway.plan.plan import plan
+from headway.plan.planned import examine
+from headway.plan.remedies import TOLD, as_settings
+from headway.plan.verdict import judge, tops
+
+CASES = [
+    ("qwen3-4B", "headway", "rtx4090", ()),
+    ("qwen3-4B", "trl", "h100", ("engine.system=vllm",)),
+    ("qwen2.5-1.5B", "trl", "t4", ()),
+    ("qwen3-8B", "slime", "8xh100", ("rollout.max_answer=32768",)),
+    ("qwen3-32B", "verl", "8xh100", ()),
+    ("qwen3-8B", "verl-megatron", "8xa100-40", ("rollout.max_answer=16384",)),
+    ("qwen3-8B", "openrlhf", "8xa100-40", ()),
+    ("qwen3-4B", "miles-fsdp", "gb10", ()),
+    ("llama3.1-8B-Instruct", "peft", "rtx4090", ("trainer.rows=8",)),
+    ("llama3.1-8B-Instruct", "fsdp2", "2xh100", ()),
+    ("gemma2-9B", "qlora", "t4", ("trainer.rows=4",)),
+]
+
+
+@pytest.mark.parametrize(("model", "trainer", "machine", "given"), CASES)
+def test_a_pasted_change_holds_what_it_promised(
+    model: str, trainer: str, machine: str, given: tuple[str, ...]
+) -> None:
+    shape, where = by_name(model), machines.by_name(machine)
+    assert shape is not None
+    run = workload(shape, trainer, given)
+    where = where if run.ray else where.without_ray()
+    found = examine(run, where)
+    assert found.advice.remedies, "nothing to paste"
+    for remedy in found.advice.remedies:
+        if any(change.key == "model" for change in remedy.changes):
+            continue
+        pasted = workload(shape, trainer, (*given, *as_settings(run, remedy.workload)))
+        sizes = tops(plan(pasted, where))
+        for effect in remedy.effects:
+            assert sizes[effect.pool] == (effect.after_bytes, effect.after_upper), remedy.text
+        if remedy.fits and remedy in found.advice.remedies[:TOLD]:
+            assert judge(pasted, where).kind == remedy.verdict, remedy.text
