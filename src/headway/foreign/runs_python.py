@@ -12,14 +12,13 @@ from msgspec.structs import replace
 from headway.facts.shapes import ModelShape
 from headway.facts.workload import Engine, Optimizer, Trainer, Workload
 from headway.foreign.runs import BUILDERS, Reading
+from headway.foreign.spelling import UNSLOTH_FREE
 
 CHUNKS = 4
 """Parts of a sample whose log-probs are made one after the other (`autotune_batch_and_chunks`); more above 16,384
 tokens."""
 STANDBY = 0.76
 """vLLM's share in standby on a device of 14 to 20 GB; 0.78 up to 25 GB, 0.88 above 40 GB (unsloth-zoo)."""
-FREE = 0.96
-"""What is free of a device when vLLM starts: 22.52 of 23.51 GiB in a public log (unsloth issue 3542)."""
 ASSUMED = {
     "lora_rank": "no adapter", "low_precision": "nothing packed", "dtype": "fp32", "optimizer": "adamw",
     "engine": "the trainer's own generate()", "reference_loaded": "a copy",
@@ -114,7 +113,7 @@ def _engine(reading: Reading, trainer: Trainer, engine: Engine | None) -> Engine
             "the size of the device, whatever gpu_memory_utilization says"
         )
     else:
-        share = round(engine.memory_fraction * FREE, 3)
+        share = round(engine.memory_fraction * UNSLOTH_FREE, 3)
         reading.notes.append(
             "UNSLOTH_VLLM_STANDBY=1 is not set: vLLM's cache stays on the device while the trainer works"
         )

@@ -102,7 +102,7 @@ _TRL = {
 """TRL's ModelConfig on top of it."""
 
 _SCRIPT = {
-    "trainer.rows": "per_device_train_batch_size={value}",
+    "trainer.rows": "per_device_train_batch_size={value}, gradient_accumulation_steps={accum}",
     "trainer.checkpointing": "gradient_checkpointing=True",
     "trainer.attention": 'attn_implementation="{value}"',
     "trainer.loss": "use_liger_kernel=True",
@@ -120,10 +120,13 @@ _SCRIPT = {
 }
 """The same in a Python script, as arguments of the configuration or of from_pretrained."""
 
+UNSLOTH_FREE = 0.96
+"""What is free of a device when vLLM starts: 22.52 of 23.51 GiB in a public log (unsloth issue 3542)."""
 _UNSLOTH = {
     "rollout.samples": "num_generations={value}",
-    "rollout.max_answer": "max_completion_length={value} (max_seq_length={value} of an SFT run)",
-    "trainer.rows": "per_device_train_batch_size={value}",
+    "rollout.max_answer": "max_completion_length={value}",
+    "rollout.max_answer:sft": "max_seq_length={value}",
+    "trainer.rows": "per_device_train_batch_size={value}, gradient_accumulation_steps={accum}",
     "trainer.checkpointing": 'use_gradient_checkpointing="unsloth"',
     "trainer.optimizer.state_dtype=int8": 'optim="adamw_8bit"',
     "trainer.optimizer.paged": 'optim="paged_adamw_8bit"',
@@ -324,7 +327,8 @@ SPELLINGS: dict[str, dict[str, str]] = {
 class Counts(Struct, frozen=True):
     """What goes with a change where a system wants it written too: `answers` of a step, `batch` of them and `mini`
     prompts for an optimizer step, `accum` micro-batches of a rank for one, `engines`, and `each` and `scored`:
-    a cap's tokens for each of the ranks that divide a sample, in training and where it is only scored.
+    a cap's tokens for each of the ranks that divide a sample, in training and where it is only scored. `supervised`:
+    the samples come from the data.
 
     >>> Counts(answers=64).batch
     0
@@ -337,6 +341,7 @@ class Counts(Struct, frozen=True):
     engines: int = 0
     each: int = 0
     scored: int = 0
+    supervised: bool = False
 
 
 def counts(workload: Workload) -> Counts:
@@ -345,7 +350,7 @@ def counts(workload: Workload) -> Counts:
     >>> from headway.facts.shapes import table
     >>> from headway.foreign.presets import workload
     >>> counts(workload(table()["qwen3-4b"], "verl-fsdp"))
-    Counts(answers=1024, batch=1024, mini=128, accum=0, engines=4, each=16384, scored=0)
+    Counts(answers=1024, batch=1024, mini=128, accum=0, engines=4, each=16384, scored=0, supervised=False)
     """
     rollout, layout, trainer, engine = workload.rollout, workload.layout, workload.trainer, workload.engine
     answers, updates = rollout.prompts * rollout.samples, max(1, trainer.updates)
@@ -356,7 +361,8 @@ def counts(workload: Workload) -> Counts:
         devices = layout.ranks if engine.colocated else engine.devices
         engines = devices // (engine.tensor_parallel * engine.pipeline_parallel)
     each, scored = (-(-cap // layout.context) for cap in (trainer.cap, trainer.score_cap))
-    return Counts(answers, answers // updates, rollout.prompts // updates, accum, engines, each, scored)
+    supervised = not rollout.max_prompt
+    return Counts(answers, answers // updates, rollout.prompts // updates, accum, engines, each, scored, supervised)
 
 
 _RUNSPEC: dict[str, tuple[str, Scalar | None]] = {
@@ -379,7 +385,8 @@ none: which of its folders or hub ids is meant is the user's to say."""
 def spell(
     system: str, key: SpellKey, value: Scalar, before: Scalar | None = None, beside: Counts | None = None
 ) -> str | None:
-    """A change as the system's own input writes it; None where the system does not accept it.
+    """A change as the system's own input writes it; None where the system does not accept it. Unsloth's share of the
+    device is one of what is free, of which it gives vLLM a little less.
 
     >>> spell("miles-fsdp", "engine.memory_fraction", 0.2, before=0.4)
     '--sglang-mem-fraction-static 0.4 -> 0.2'
@@ -387,11 +394,15 @@ def spell(
     True
     """
     table = SPELLINGS.get(system, {})
-    text = table.get(f"{key}={value}", table.get(key))
+    beside = beside or Counts()
+    text = table.get(f"{key}={value}", table.get(f"{key}:sft" if beside.supervised else key, table.get(key)))
     if text is None:
         return None
+    if key == "engine.memory_fraction" and system.startswith("unsloth"):
+        value = round(float(value) / UNSLOTH_FREE, 2)
+        before = None if before is None else round(float(before) / UNSLOTH_FREE, 2)
     mib = value >> 20 if isinstance(value, int) else 0
-    more = asdict(beside or Counts())
+    more = asdict(beside)
     caps = {key: more[key] or value for key in ("each", "scored")}
     return text.format(value=value, before=before, mib=mib, **{**more, **caps})
 

@@ -198,7 +198,7 @@ def _as_options(planned: Planned, remedy: Remedy) -> str:
     options = [f"--set {each}" for each in as_settings(planned.workload, remedy.workload)]
     if (model := next((change.value for change in remedy.changes if change.key == "model"), None)) is not None:
         return " ".join([f"the model {model}", *options])
-    own = "" if planned.workload.trainer.system == "headway" else f"\n{remedy.text}"
+    own = "" if planned.workload.trainer.system == "headway" else f"\nthat is {remedy.text}"
     return " ".join(options) + own
 
 
