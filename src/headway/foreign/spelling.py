@@ -64,6 +64,7 @@ _SLIME_ROLLOUT = {
 _CORE = {
     "trainer.rows": "--micro-batch-size {value}",
     "trainer.checkpointing": "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
+    "trainer.optimizer.offload=0.0": "no --optimizer-cpu-offload",
     "trainer.optimizer.offload": "--optimizer-cpu-offload --use-precision-aware-optimizer",
     "layout.tensor": "--tensor-model-parallel-size {value}",
     "layout.context": "--context-parallel-size {value}",
@@ -206,6 +207,7 @@ _VERL_MEGATRON = {
     "critic.trainer.offload": "critic.megatron.param_offload=True critic.megatron.optimizer_offload=True",
     **_verl_offload("actor_rollout_ref.actor.megatron"),
     "trainer.checkpointing": f"{_VERL_CORE}_granularity=full {_VERL_CORE}_method=uniform {_VERL_CORE}_num_layers=1",
+    "trainer.optimizer.offload=0.0": f"{_VERL_ADAM}_cpu_offload=False",
     "trainer.optimizer.offload": f"{_VERL_ADAM}_cpu_offload=True {_VERL_ADAM}_offload_fraction=1.0",
     "layout.tensor": "actor_rollout_ref.actor.megatron.tensor_model_parallel_size={value}",
     "layout.context": "actor_rollout_ref.actor.megatron.context_parallel_size={value}",
@@ -262,6 +264,7 @@ SPELLINGS: dict[str, dict[str, str]] = {
         "layout.shards": '"zero_optimization": {{"stage": 3}} in the DeepSpeed configuration',
         "trainer.offload_parameters": '"offload_param" and "offload_optimizer": {{"device": "cpu"}} in the DeepSpeed '
         "configuration",
+        "trainer.optimizer.offload=0.0": 'no "offload_optimizer" in the DeepSpeed configuration',
         "trainer.optimizer.offload": '"offload_optimizer": {{"device": "cpu"}} in the DeepSpeed configuration',
         "gathers": '"stage3_gather_16bit_weights_on_model_save": false in the DeepSpeed configuration',
     },
@@ -311,6 +314,7 @@ SPELLINGS: dict[str, dict[str, str]] = {
         "engine.tensor_parallel": "--vllm_num_engines {engines} --vllm_tensor_parallel_size {value}",
         "engine.graphs": "--enforce_eager",
         "engine.releases": "--vllm_enable_sleep",
+        "trainer.optimizer.offload=0.0": "no --adam_offload",
         "trainer.optimizer.offload": "--adam_offload",
         "layout.shards": "--zero_stage 3",
         "model": "--pretrain {value}",

@@ -330,6 +330,10 @@ def _optimizer_away(workload: Workload) -> tuple[Scalar, ...]:
     return (1.0,) if workload.trainer.optimizer.offload < 1 and workload.device == "cuda" else ()
 
 
+def _optimizer_back(workload: Workload) -> tuple[Scalar, ...]:
+    return (0.0,) if workload.trainer.optimizer.offload and not workload.trainer.offload_parameters else ()
+
+
 def _set_optimizer_away(workload: Workload, value: Scalar) -> Workload:
     """The optimizer steps in host memory; Megatron's needs its precision-aware form for that."""
     optimizer = workload.trainer.optimizer
@@ -488,6 +492,7 @@ MOVES: tuple[Move, ...] = (
         _field("trainer", "attention"),
     ),
     Move("trainer.offload", Cost.FREE, _back, _field("trainer", "offload")),
+    Move("trainer.optimizer.offload", Cost.FREE, _optimizer_back, _optimizer("offload")),
     Move("trainer.logprob_chunk", Cost.FREE, _chunk, _field("trainer", "logprob_chunk")),
     Move("trainer.cap", Cost.FREE, _cap, _field("trainer", "cap")),
     Move("trainer.rows", Cost.FREE, _rows, _field("trainer", "rows")),

@@ -15,6 +15,7 @@ PRICES: Mapping[tuple[SpellKey, Cost], str] = {
     ("trainer.loss", Cost.FREE): f"{NOTHING}: the same loss without all logits at once",
     ("trainer.attention", Cost.FREE): f"{NOTHING}: the same attention",
     ("trainer.offload", Cost.FREE): "speed: state moves between host and device each step",
+    ("trainer.optimizer.offload", Cost.FREE): f"{NOTHING}: the devices have room for it",
     ("trainer.logprob_chunk", Cost.FREE): f"{NOTHING}: the same log-probs in smaller chunks",
     ("trainer.cap", Cost.FREE): _SMALLER_BATCHES,
     ("trainer.rows", Cost.FREE): _SMALLER_BATCHES,

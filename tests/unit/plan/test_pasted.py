@@ -44,3 +44,17 @@ def test_a_pasted_change_holds_what_it_promised(
             assert sizes[effect.pool] == (effect.after_bytes, effect.after_upper), remedy.text
         if remedy.fits and remedy in found.advice.remedies[:TOLD]:
             assert judge(pasted, where).kind == remedy.verdict, remedy.text
+
+
+@pytest.mark.parametrize(("host", "back"), [(640, True), (1500, False)])
+def test_a_host_that_is_short_gets_the_optimizer_back_on_the_devices(host: int, back: bool) -> None:
+    """slime's scripts of 32B offload it: 12 bytes a parameter of host memory, which eight H200 have room for."""
+    shape = by_name("qwen3-32B")
+    assert shape is not None
+    where = machines.with_host(machines.by_name("8xh200"), host << 30)
+    run = workload(shape, "slime", ("trainer.optimizer.offload=1.0",))
+    found = examine(run, where).advice.remedies
+    changes = [change for remedy in found for change in remedy.changes]
+    assert any((change.key, change.value) == ("trainer.optimizer.offload", 0.0) for change in changes) == back
+    if back:
+        assert found[0].text == "no --optimizer-cpu-offload"
