@@ -52,7 +52,8 @@ def test_a_host_that_is_short_gets_the_optimizer_back_on_the_devices(host: int, 
     shape = by_name("qwen3-32B")
     assert shape is not None
     where = machines.with_host(machines.by_name("8xh200"), host << 30)
-    run = workload(shape, "slime", ("trainer.optimizer.offload=1.0",))
+    settings = ("trainer.optimizer.offload=1.0", "trainer.optimizer.precision_aware=true", "layout.tensor=8")
+    run = workload(shape, "slime", (*settings, "engine.tensor_parallel=8"))
     found = examine(run, where).advice.remedies
     changes = [change for remedy in found for change in remedy.changes]
     assert any((change.key, change.value) == ("trainer.optimizer.offload", 0.0) for change in changes) == back
