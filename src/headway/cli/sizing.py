@@ -8,6 +8,8 @@ from msgspec.structs import replace
 from headway.cli.inputs import find_machine, host_memory
 from headway.config.words import as_workload
 from headway.errors import InputError
+from headway.facts import machines
+from headway.facts.machine import Machine
 from headway.facts.shapes import TRAINED, ModelShape, nearest, table
 from headway.facts.workload import Workload
 from headway.foreign import settings
@@ -29,7 +31,24 @@ def sized(name: str | None, given: Sequence[str], pattern: str | None, *, every:
     own, others = (tuple(_with(recipe, change) for recipe in recipes) for recipes in (OWN, OTHERS))
     plain = trainable() if every else popular()
     models = plain if pattern is None else _matching(pattern)
-    return sizing(machine, models, own, others if machine.device_count else ())
+    found = sizing(machine, models, own, others if machine.device_count else ())
+    return replace(found, said=_said(name, machine))
+
+
+def _said(name: str | None, machine: Machine) -> tuple[str, ...]:
+    """What a reader of the table has to know of the machine: for what its name was taken, what does not run there."""
+    found = list(machines.said(name)) if name is not None else []
+    if machines.is_apple(machine):
+        found.append(
+            "Miles, vLLM and bitsandbytes need CUDA: on a Mac their columns tell sizes alone, and headway trains on "
+            "its CPU there"
+        )
+    if machine.device_count > 1:
+        found.append(
+            f"each run is on one of the {machine.device_count} devices; others divide a model over all of them: "
+            "headway plan MODEL --trainer fsdp2, verl or slime"
+        )
+    return tuple(found)
 
 
 def _matching(pattern: str) -> tuple[ModelShape, ...]:

@@ -131,7 +131,8 @@ def _apple(kind: str) -> Row | None:
     if not 0 < size <= LARGEST_SIZE:
         return None
     about = f"Apple {found[1].upper() if found[1] else 'silicon'} with {format_bytes(size)}"
-    name = f"{found[1] or 'mac'}-{size // GIB}gib"
+    chip = re.sub(r"^(m\d)(?=[a-z])", r"\1-", found[1] or "mac")
+    name = f"{chip}-{size // GIB}gib"
     return _made(name, about, size, floor=(size // 16, size // 4), source="the memory on the box")
 
 
@@ -186,7 +187,19 @@ def _no_name(name: str, plain: str) -> str | None:
         return f"is a number without a unit; a device with so much memory is {plain}GiB, and two of them 2x{plain}GiB"
     if re.fullmatch(r"(?:\d+x)*0+(?:\.0+)?(?:gib|gb|g)", plain):
         return "has no memory; give what a device has, such as 12GiB"
+    apple = _APPLE.fullmatch(plain)
+    if apple is not None and plain and apple[2] is None and plain not in _by_spelling():
+        return f"is a Mac without its memory, which is sold in several sizes; add it, such as {name}-64gib"
     return None
+
+
+def is_apple(machine: Machine) -> bool:
+    """Whether a machine of `by_name` is a Mac, on which nothing of CUDA runs.
+
+    >>> is_apple(by_name("m4-max-64gib")), is_apple(by_name("gb10"))
+    (True, False)
+    """
+    return machine.unified and re.match(r"(?:mac|m[1-9](?:-\w+)?)-\d+gib$", machine.name) is not None
 
 
 def _parts(plain: str) -> re.Match[str] | None:

@@ -14,7 +14,8 @@ class Sizing(Struct, frozen=True):
     """A machine's table. `own` are the rows of what headway trains, `others` those of other trainers.
 
     `memory` is that of the device, or of the one pool, in bytes. `batch` is the standard batch of headway's recipes.
-    `best` has the largest model that surely fits by recipe, `rules` the rule of thumb by model.
+    `best` has the largest model that surely fits by recipe, `rules` the rule of thumb by model. `said` is what to
+    know of the machine, in words.
     """
 
     machine: Machine
@@ -24,6 +25,7 @@ class Sizing(Struct, frozen=True):
     others: tuple[Row, ...]
     best: dict[str, Row | None]
     rules: dict[str, Rule]
+    said: tuple[str, ...] = ()
 
     @property
     def guess(self) -> str | None:

@@ -38,6 +38,7 @@ def size_report(found: Sizing) -> Group:
             style="dim",
         ),
     ]
+    parts += [*(Text(text[0].upper() + text[1:] + ".") for text in found.said), *([Text()] if found.said else [])]
     parts += _section("headway train", found.own, found)
     by_trainer: dict[str, list[Row]] = {}
     for row in found.others:

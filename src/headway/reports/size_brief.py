@@ -32,6 +32,7 @@ def brief(found: Sizing) -> Group:
             style="dim",
         ),
     ]
+    parts += [*(Text(text[0].upper() + text[1:] + ".") for text in found.said), *([Text()] if found.said else [])]
     parts += _largest(found)
     shown, left_out = _models(found)
     parts += [Text("\nLongest answer in tokens, the largest model first", style="bold"), _table(found, shown)]
@@ -46,7 +47,7 @@ def brief(found: Sizing) -> Group:
 def _largest(found: Sizing) -> Iterator[RenderableType]:
     """A line a recipe: the largest model that surely fits, what it needs, its longest answer."""
     own = {row.recipe.name for row in found.own}
-    rows = [("The largest that surely fits", "model", "at most", "longest answer")]
+    rows = [("The largest here that surely fits", "model", "at most", "longest answer")]
     for recipe, row in found.best.items():
         who = f"headway, {recipe}" if recipe in own else recipe
         if row is None:

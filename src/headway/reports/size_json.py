@@ -23,6 +23,7 @@ def document(found: Sizing) -> Document:
             "bytes_per_parameter": RULE_BYTES, "share": RULE_SHARE, "guess_bytes": Rule(0, found.memory).guess,
             "largest": found.guess,
         },
+        "said": list(found.said),
         "rows": [_row(found, row) for row in rows],
     }  # fmt: skip
 

@@ -104,7 +104,7 @@ def test_the_heading_says_what_is_trained(settings: tuple[str, ...], said: str, 
 def test_changes_of_a_model_by_name_can_be_pasted() -> None:
     words = ["plan", "qwen3-4B", "--trainer", "trl", "--machine", "h100", "--set", "engine.system=vllm"]
     text = " ".join(CliRunner().invoke(app, words).output.split())
-    assert "--set trainer.loss=fused --set engine.releases=weights+kv --use_liger_kernel true and" in text
+    assert "--set trainer.loss=fused --set engine.releases=weights+kv that is --use_liger_kernel true and" in text
     pasted = [*words, "--set", "trainer.loss=fused", "--set", "engine.releases=weights+kv"]
     assert "Fits: needs at most" in CliRunner().invoke(app, pasted).output
     # a launch has its own flags, and nothing of headway's

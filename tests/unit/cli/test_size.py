@@ -167,3 +167,16 @@ def test_it_loads_no_heavy_library_and_no_runspec() -> None:
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stderr.split()
     assert "headway.plan.size" in loaded
     assert not {"torch", "transformers", "numpy", "rich.table", "headway.config.sections"} & set(loaded)
+
+
+@pytest.mark.parametrize(("machine", "said", "not_said"), [
+    ("m4-max-64gib", "Miles, vLLM and bitsandbytes need CUDA", "of the 2 devices"),
+    ("2xrtx3090", "each run is on one of the 2 devices", "CUDA"),
+    ("h100", "h100 is taken to be the one of 80 GB", "devices"),
+    ("gb10", "", "need CUDA"),
+])  # fmt: skip
+def test_what_to_know_of_the_machine_is_said(machine: str, said: str, not_said: str) -> None:
+    found = CliRunner().invoke(app, ["size", "--machine", machine, "--json"])
+    text = " ".join(json.loads(found.stdout)["said"])
+    assert said in text
+    assert not_said not in text
