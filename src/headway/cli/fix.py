@@ -5,17 +5,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headway.cli.inputs import Case
+from headway.config.edit import differences, with_values
+from headway.config.load import as_written, dump, load
 from headway.errors import InputError
 from headway.facts.workload import Workload
 from headway.plan.planned import Planned
+from headway.plan.prices import in_words
 from headway.plan.remedies import Remedy, as_settings
 
 if TYPE_CHECKING:
     from headway.config.sections import RunSpec
 
 
-def write_fix(case: Case, planned: Planned, path: Path) -> str:
+def write_fix(case: Case, planned: Planned, path: Path, source: Path) -> str:
     """Write the RunSpec with the first change that makes it fit, or else the first that makes it tight, and say so.
+    The lines of `source`, its file, stay as they are wherever nothing changes.
 
     Nothing is written where the run fits as it is, or where nothing that a RunSpec can set makes it fit. InputError
     where the file is there already, the input itself included, and for a run that no RunSpec describes, with the
@@ -32,7 +36,14 @@ def write_fix(case: Case, planned: Planned, path: Path) -> str:
     chosen = _chosen(planned)
     if chosen is None:
         return f"{path} is not written: nothing that a RunSpec can set makes the run fit"
-    _write(changed(case.spec, chosen, path), f"# {_said(chosen)}\n", path)
+    head = f"# {_said(chosen)}\n# what it costs: {in_words(chosen.loses) or chosen.cost.word}\n"
+    made = changed(case.spec, chosen, path)
+    try:
+        text = _text(made, chosen, path, source)
+    except InputError:
+        # the file alone is no run, as where only `--set` names its model
+        text = dump(made)
+    _write(made, head + text, path)
     return f"{path}: {_said(chosen)}"
 
 
@@ -72,18 +83,40 @@ def changed(spec: "RunSpec", remedy: Remedy, path: Path) -> "RunSpec":
     return type(spec).model_validate(tables)
 
 
-def _write(spec: "RunSpec", head: str, path: Path) -> None:
+def _write(spec: "RunSpec", text: str, path: Path) -> None:
     """Under a name of its own first; it gets the file's name once it is read back without a problem."""
-    from headway.config.load import dump, load
-
     if not path.parent.is_dir():
         raise InputError(f"--fix {path}: there is no folder {path.parent}")
     temporary = path.with_name(f".{path.stem}.{os.getpid()}.toml")
     try:
-        temporary.write_text(head + dump(spec), encoding="utf-8")
-        load(temporary)
+        temporary.write_text(text, encoding="utf-8")
+        if rest := _rest(load(temporary), spec, temporary, path):
+            temporary.write_text(with_values(text, rest), encoding="utf-8")
+            load(temporary)
         temporary.rename(path)
     except OSError as error:
         raise InputError(f"--fix {path}: cannot be written ({error.strerror})") from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _text(spec: "RunSpec", remedy: Remedy, path: Path, source: Path) -> str:
+    """The text of the file with what is to change in it. Of a section that is new the keys that the remedy sets; in
+    another folder what the file names beside itself is written out."""
+    before = load(source)
+    values = differences(before, spec)
+    new = {key for key in values if len(key) > 1 and getattr(before, key[0]) is None}
+    values = {key: value for key, value in values.items() if key not in new or ".".join(key) in remedy.runspec}
+    if path.parent.resolve() != source.parent.resolve():
+        values = {**differences(as_written(source), before), **values}
+    values.pop(("output", "dir"), None)
+    return with_values(source.read_text(encoding="utf-8-sig"), values)
+
+
+def _rest(found: "RunSpec", spec: "RunSpec", temporary: Path, path: Path) -> dict[tuple[str, ...], Any]:
+    """What another folder, or the temporary name, still make of the file: paths beside it, the run's own folder."""
+    rest = differences(found, spec)
+    own = found.output.dir is not None and found.output.dir.name == temporary.stem
+    if own and spec.output.dir is not None and spec.output.dir.name == path.stem:
+        rest.pop(("output", "dir"), None)
+    return rest

@@ -67,7 +67,7 @@ def plan(
     case = read_case(run, trainer, machine, set_ or (), model=model, pod=pod)
     planned = examine(case.workload, case.machine)
     if fix is not None:
-        typer.echo(_written(case, planned, fix, model, set_ or ()), err=True)
+        typer.echo(_written(case, planned, fix, model, set_ or (), run), err=True)
     notes = () if case.launch is None else case.launch.lint(case.workload, at_step, planned.outcome.refusals)
     if case.launch is not None:
         from headway.cli.launch import in_words
@@ -159,12 +159,14 @@ def _show_settings(run: list[str], at_step: int | None, as_json: bool) -> None:
     console.print(lint_report(notes))
 
 
-def _written(case: "Case", planned: "Planned", path: Path, model: str | None, settings: Sequence[str]) -> str:
+def _written(
+    case: "Case", planned: "Planned", path: Path, model: str | None, settings: Sequence[str], run: Sequence[str]
+) -> str:
     """What `--fix` or `--patch` did."""
     if case.launch is None:
         from headway.cli.fix import write_fix
 
-        return write_fix(case, planned, path)
+        return write_fix(case, planned, path, Path(run[0]).expanduser())
     from headway.cli.inputs import host_memory
     from headway.cli.patch import write_patch
 

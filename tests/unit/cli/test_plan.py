@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from headway.cli.app import app, main
+from headway.config.load import load
 
 RUN = '[model]\npath = "tiny-llama"\ninit = "random"\n[data]\ntask = "gcd"\n[eval]\nproblems = 0\n'
 
@@ -117,7 +118,43 @@ def test_a_fix_fits_and_leaves_its_input_alone(run: str, tmp_path: Path) -> None
     assert (device["expected_bytes"], device["upper_bytes"]) == (
         remedy["after"]["expected_bytes"], remedy["after"]["upper_bytes"],
     )  # fmt: skip
-    assert 'dir = "' + str(tmp_path / "runs" / "fixed") in (tmp_path / "fixed.toml").read_text()
+    assert load(tmp_path / "fixed.toml").output.dir == tmp_path / "runs" / "fixed"
+
+
+COMMENTED = """# the first try
+model = {path = "qwen3-4b", init = "random"}   # the base
+[data]
+file = "sums.jsonl"
+format = "text"
+
+[train]
+lr = 1e-6  # as in the paper
+steps = 20
+[reward]
+kind = "exact"
+[output]
+dir = "here"
+"""
+
+
+@pytest.mark.parametrize("out", ["fixed.toml", "sub/fixed.toml"])
+def test_a_fix_keeps_the_lines_that_it_does_not_change(run: str, tmp_path: Path, out: str) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / run).write_text(COMMENTED)
+    rows = ({"prompt": f"{number}+1=", "label": str(number + 1)} for number in range(40))
+    (tmp_path / "sums.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    done = call(run, "--machine", "rtx4090", "--set", "train.steps=30", "--fix", out)
+    assert (done.exit_code, done.stderr.startswith(f"{out}: [lora] rank = 16")) == (3, True), done.exception
+    lines = (tmp_path / out).read_text().splitlines()
+    assert lines[0] == "# [lora] rank = 16, so that it fits"
+    assert lines[1].startswith("# what it costs: learning (")
+    changed = {"steps = 20": "steps = 30"}
+    if out != "fixed.toml":
+        # a file of data is beside the RunSpec, the run's folder below the folder that one stands in
+        changed['file = "sums.jsonl"'] = f'file = "{tmp_path}/sums.jsonl"'
+    expected = [changed.get(line, line) for line in COMMENTED.splitlines()]
+    assert lines[2:] == [*expected, "", "[lora]", "rank = 16"]
+    assert json.loads(call(out, "--machine", "rtx4090", "--json").stdout)["verdict"] == "fits"
 
 
 def test_a_fix_never_goes_over_a_file(run: str, tmp_path: Path) -> None:
