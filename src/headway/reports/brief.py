@@ -38,7 +38,7 @@ def brief(planned: Planned, *, by_name: bool = False) -> Iterator[RenderableType
     ordered = _ordered(outcome.pools)
     first, others = (ordered[0] if ordered else None), ordered[1:]
     yield Text()
-    yield headline(outcome, first)
+    yield headline(outcome, first, _doubt(planned))
     if first is not None:
         yield from _about(planned, first)
     for pool in others[:POOLS]:
@@ -67,9 +67,10 @@ def kind_text(kind: Kind) -> tuple[str, str]:
     return kind.capitalize(), VERDICT_STYLES[kind]
 
 
-def headline(outcome: Outcome, pool: PoolVerdict | None) -> Text:
-    """The verdict with the one number and the one limit that make it, or why there is none."""
-    text = Text.assemble(kind_text(outcome.kind), ": ")
+def headline(outcome: Outcome, pool: PoolVerdict | None, doubt: str = "") -> Text:
+    """The verdict with the one number and the one limit that make it, or why there is none; `doubt` is what it hangs
+    on."""
+    text = Text.assemble(kind_text(outcome.kind), doubt, ": ")
     if outcome.refusals:
         text.append("\n".join(outcome.refusals)).append("\nIt " if pool is not None else "")
     elif outcome.kind == "cannot tell":
@@ -77,6 +78,21 @@ def headline(outcome: Outcome, pool: PoolVerdict | None) -> Text:
             return text.append_text(_unlimited(pool))
         text.append(why_not(outcome)).append(" The plan " if pool is not None else "")
     return text.append_text(needs(pool)) if pool is not None else text
+
+
+def _doubt(planned: Planned) -> str:
+    """The condition of a verdict that hangs on the host's memory: it needs more than all devices of its node have,
+    and nobody said how much there is."""
+    if planned.outcome.kind not in ("fits", "tight"):
+        return ""
+    of_node: dict[str, int] = {}
+    for known in planned.machine.pools:
+        if known.kind == "device":
+            node = known.name.partition(".")[0]
+            of_node[node] = of_node.get(node, 0) + known.total_bytes
+    hosts = [pool for pool in planned.outcome.pools if is_host(pool.pool) and pool.limit is None]
+    doubtful = [pool.upper for pool in hosts if pool.upper > of_node.get(pool.pool.partition(".")[0], pool.upper)]
+    return f" if each node's host has {format_bytes(max(doubtful))}" if doubtful else ""
 
 
 def needs(pool: PoolVerdict) -> Text:

@@ -110,3 +110,16 @@ def test_changes_of_a_model_by_name_can_be_pasted() -> None:
     # a launch has its own flags, and nothing of headway's
     script = CliRunner().invoke(app, ["plan", "--machine", "8xh100", "--", *VERL.split()]).output
     assert "--set trainer" not in script
+
+
+@pytest.mark.parametrize(("settings", "said"), [
+    (("trainer.optimizer.offload=1.0", "trainer.offload=none", "trainer.offload_parameters=true"),
+     "Fits if each node's host has 725.62 GiB: needs at most"),
+    (("trainer.optimizer.offload=1.0", "trainer.offload=none", "trainer.offload_parameters=true",
+      "machine.host=1000GiB"), "Fits: needs at most"),
+    (("rollout.max_answer=512", "trainer.lora.rank=16"), "Fits: needs at most"),
+])  # fmt: skip
+def test_a_verdict_that_hangs_on_the_host_says_so(settings: tuple[str, ...], said: str) -> None:
+    words = ["plan", "qwen3-32B", "--trainer", "verl", "--machine", "8xh100"]
+    done = CliRunner().invoke(app, [*words, *(word for each in settings for word in ("--set", each))])
+    assert said in done.output
