@@ -15,6 +15,7 @@ from headway.foreign.megatron_flags import float8, offloaded
 from headway.foreign.not_read import not_read
 from headway.foreign.settings import apply
 from headway.foreign.shape_flags import shape_of
+from headway.foreign.spelling import shares_as_given
 
 TRAINERS: dict[tuple[str, str], tuple[str, ...]] = {
     ("slime", "megatron"): ("slime",),
@@ -134,6 +135,7 @@ def in_flags(text: str, found: Found, overrides: Sequence[str] = ()) -> str:
     '--actor-num-nodes 0: must be at least 1'
     """
     given = {each.partition("=")[0].strip() for each in overrides}
+    text = shares_as_given(found.system, text)
     flags = {key: flag for key, flag in _flags(found).items() if key not in given}
     names = "|".join(re.escape(key) for key in sorted(flags, key=len, reverse=True))
     if not names:

@@ -4,6 +4,7 @@ A system that is not here accepts nothing that is known, and a key that a system
 Miles's FSDP trainer takes no LoRA and no optimizer but Adam, so no remedy proposes them.
 """
 
+import re
 from typing import Literal
 
 from msgspec import Struct
@@ -409,6 +410,18 @@ def spell(
     more = asdict(beside)
     caps = {key: more[key] or value for key in ("each", "scored")}
     return text.format(value=value, before=before, mib=mib, **{**more, **caps})
+
+
+def shares_as_given(system: str, text: str) -> str:
+    """A message of the planner with the share of the device as the system's own input has it.
+
+    >>> shares_as_given("unsloth", "engine.memory_fraction = 0.672: leaves a KV pool of 0 B")
+    'engine.memory_fraction = 0.7: leaves a KV pool of 0 B'
+    """
+    if not system.startswith("unsloth"):
+        return text
+    share = r"(engine\.memory_fraction = )(\d+\.\d+)"
+    return re.sub(share, lambda match: f"{match[1]}{round(float(match[2]) / UNSLOTH_FREE, 2):g}", text)
 
 
 def accepts(system: str, key: SpellKey, value: Scalar) -> bool:

@@ -7,6 +7,7 @@ what a version needs beside them, so constants are keyed by version.
 from typing import Literal, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.errors import InputError
 from headway.facts.shapes import ModelShape
@@ -158,8 +159,12 @@ def engine_memory(
             "most 1, such as 0.6"
         )
     weights = _weights(shape, engine, device)
+    if engine.shared:
+        engine = as_unsloth_runs_it(
+            shape, engine, int(engine.memory_fraction * device_bytes) - weights.bytes, longest
+        )
     activations = _activations(shape, engine, samples=stage == "last" or engine.pipeline_parallel == 1)
-    graphs = _graphs(engine)
+    graphs = _graphs(engine) if not engine.shared else _graphs_of_unsloth(shape, engine)
     buffers, context = _buffers(engine), _context(engine)
     free = max(0, free_bytes - context.bytes)
     if engine.system == "vllm":
@@ -259,6 +264,37 @@ def _graphs(engine: Engine) -> Item:
     if not engine.graphs:
         return Item.exact("CUDA graphs", 0, "not captured", "")
     return Item("CUDA graphs", GRAPHS, GRAPHS_UPPER, "constant", "0.5 to 1.9 GiB logged")
+
+
+UNSLOTH = (
+    (2, 2048, 8), (4, 2048, 16), (8, 4096, 32), (12, 4096, 48), (16, 6144, 64), (24, 6144, 80), (40, 8192, 96),
+    (48, 8192, 112), (80, 8192, 128),
+)  # fmt: skip
+"""GiB that Unsloth expects to be left for the KV pool, at most -> tokens and sequences at once that it gives vLLM
+(unsloth-zoo 2026.10, `load_vllm`)."""
+UNSLOTH_GRAPHS = 172
+"""CUDA graphs that it expects vLLM to capture, each of 4 bytes times width times layers."""
+
+
+def as_unsloth_runs_it(shape: ModelShape, engine: Engine, left: int, longest: int) -> Engine:
+    """The engine with the tokens and sequences that Unsloth sets by the bytes `left` beside the weights; what a
+    script sets itself stays."""
+    if engine.max_seqs != Engine(engine.system, engine.memory_fraction).max_seqs:
+        return engine
+    room = left - _captured(shape)
+    tokens, seqs = next(((tokens, seqs) for most, tokens, seqs in UNSLOTH if room <= most * GIB), (8192, 256))
+    length = max(longest, engine.max_length)
+    return replace(engine, max_seqs=seqs, max_batched_tokens=min(max(tokens, length), seqs * length))
+
+
+def _captured(shape: ModelShape) -> int:
+    return min(GIB, max(GIB * 15 // 100, UNSLOTH_GRAPHS * 4 * shape.hidden * shape.layers))
+
+
+def _graphs_of_unsloth(shape: ModelShape, engine: Engine) -> Item:
+    size = _captured(shape) if engine.graphs else 0
+    text = f"{UNSLOTH_GRAPHS} graphs x 4 B x width x layers, 0.15 to 1 GiB"
+    return Item("CUDA graphs", size, max(size, GRAPHS) if size else 0, text, "Unsloth's own estimate")
 
 
 def _buffers(engine: Engine) -> Item:

@@ -23,10 +23,10 @@ def without_bf16(machine: Machine) -> str:
 
 def note(workload: Workload, machine: Machine) -> tuple[str, ...]:
     """That a run in bf16 is slow there, or does not start: torch computes bf16 by way of fp32, vLLM and
-    FlashAttention refuse."""
+    FlashAttention refuse. Unsloth takes fp16 there by itself."""
     name, trainer, engine = without_bf16(machine), workload.trainer, workload.engine
     used = "bf16" in (trainer.param_dtype, trainer.compute_dtype) or (engine is not None and engine.dtype == "bf16")
-    if not name or not used or workload.device != "cuda":
+    if not name or not used or workload.device != "cuda" or trainer.system.startswith("unsloth"):
         return ()
     refuses = "vLLM and FlashAttention refuse it" if engine is not None else "FlashAttention refuses it"
     instead = "fp32" if trainer.system == "headway" else "fp16"

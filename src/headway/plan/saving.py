@@ -94,6 +94,10 @@ def staging(workload: Workload, rank: Rank, held: int) -> Item:
     return Item("checkpoint staging", size, most, "tensors in flight", "written shard by shard")
 
 
+ON_DEVICE = ("trl", "trl-script")
+"""Systems that load a model by name onto the device of a single process (TRL 1.16, `create_model_from_path`)."""
+
+
 def loading(workload: Workload, rank: Rank) -> tuple[Item, bool] | None:
     """What loading holds in host memory, and whether every rank does or the first alone; None where next to nothing.
 
@@ -114,4 +118,5 @@ def loading(workload: Workload, rank: Rank) -> tuple[Item, bool] | None:
     text = f"{rank.parameters:,} parameters x {size} B"
     if rank.shards > 1:
         return Item.exact("model being loaded", whole, text, "before it is sharded"), workload.loads == "each"
-    return Item("model being loaded", whole if size == FP32 else 0, whole, text, "before it goes to the device"), True
+    cast = size == FP32 and not (trainer.system in ON_DEVICE and workload.layout.ranks == 1)
+    return Item("model being loaded", whole if cast else 0, whole, text, "before it goes to the device"), True

@@ -51,10 +51,10 @@ def examined(folder: Path, text: str, machine: str) -> Planned:
 
 @pytest.mark.parametrize(("text", "machine", "change", "edits"), [
     (
-        UNSLOTH, "rtx4080", "per_device_train_batch_size=1, gradient_accumulation_steps=4",
+        UNSLOTH, "rtx4070", "per_device_train_batch_size=1, gradient_accumulation_steps=4",
         (("accumulation_steps=1", "accumulation_steps=4"),),
     ),
-    (UNSLOTH, "rtx4080", "gpu_memory_utilization=0.7 -> 0.52", (("utilization=0.7", "utilization=0.52"),)),
+    (UNSLOTH, "rtx4070", "gpu_memory_utilization=0.7 -> 0.52", (("utilization=0.7", "utilization=0.52"),)),
     (SFT, "t4", "max_seq_length=1024", (("max_seq_length=8192", "max_seq_length=1024"),)),
     (
         SFT, "t4", "per_device_train_batch_size=1, gradient_accumulation_steps=8",

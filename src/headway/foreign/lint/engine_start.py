@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from headway.foreign.lint.rule import Rule, Sighting, Subject
+from headway.foreign.spelling import shares_as_given
 
 
 def find(subject: Subject) -> Iterator[Sighting]:
@@ -14,7 +15,9 @@ def find(subject: Subject) -> Iterator[Sighting]:
         yield Sighting(text, place, instead="set a number above 0 and at most 1, such as 0.6")
         return
     for refusal in subject.refusals:
-        text = refusal.replace("engine.memory_fraction", subject.flag("engine_mem_fraction"))
+        text = shares_as_given(subject.system, refusal).replace(
+            "engine.memory_fraction", subject.flag("engine_mem_fraction")
+        )
         yield Sighting(text, place, instead="make one of the changes that the plan lists")
 
 

@@ -175,7 +175,8 @@ class Subject(Struct, frozen=True, dict=True):
 
     def flag(self, key: str) -> str:
         """How the launch's system writes a setting: `--max-tokens-per-gpu`."""
-        return _spellings(self.system).get(key, key)
+        name = _spellings(self.system).get(key, key)
+        return name.removeprefix("--") if "script_kind" in self.found.flags else name
 
 
 def _spellings(system: str) -> Mapping[str, str]:
@@ -186,8 +187,10 @@ def _spellings(system: str) -> Mapping[str, str]:
         return {row[0]: row[1][0] for row in rows}
     if system == "openrlhf":
         return {key: f"--{names[0]}" for key, names in _names_of_openrlhf()}
-    if system == "trl":
+    if system in ("trl", "hf"):
         return OF_TRL
+    if system == "unsloth":
+        return {**OF_TRL, "engine_mem_fraction": "--gpu_memory_utilization"}
     return {rule.key: f"--{rule.flags[0]}" for rule in slime.RULES}
 
 

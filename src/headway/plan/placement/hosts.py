@@ -81,8 +81,8 @@ class Host(Struct, frozen=True):
                 yield _of(self.node, "trainer", item, side.rank, ranks)
             if phase is Phase.SAVE and self.node.head:
                 yield from (_of(self.node, "trainer", item, side.rank) for item in side.gathered())
-            if phase is Phase.LOAD and (ranks := self._loading(ranks)):
-                yield _of(self.node, "trainer", side.loading(), side.rank, ranks)
+            if phase is Phase.LOAD and (ranks := self._loading(ranks)) and (loading := side.loading()).upper:
+                yield _of(self.node, "trainer", loading, side.rank, ranks)
         for each, side, ranks in self.beside:
             for item, count in self._of_beside(each, side, ranks, phase, stepped=stepped, rests=worker != each.role):
                 yield _of(self.node, each.role, item, side.rank, count)

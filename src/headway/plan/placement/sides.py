@@ -212,8 +212,12 @@ class Plain(Struct, frozen=True, dict=True):
         return saving.gathered(self.workload, self._rank)
 
     def loading(self) -> Item:
-        """The whole model comes to the host first; under ZeRO 3 a file of it at a time."""
+        """The whole model comes to the host first; under ZeRO 3 a file of it at a time. Of one rank alone as
+        plan/saving.py counts it."""
         workload = self.workload
+        if workload.layout.shards == 1 and not uses_zero(workload.trainer):
+            found = saving.loading(workload, self._rank)
+            return Item.exact("model being loaded", 0, "the mapped files", "") if found is None else found[0]
         count = workload.model.parameters()
         if uses_zero(workload.trainer) and workload.layout.shards > 1:
             size = min(saving.FILE_BYTES, count * pinned.HALF)
