@@ -91,10 +91,8 @@ def _doubt(planned: Planned) -> str:
             node = known.name.partition(".")[0]
             of_node[node] = of_node.get(node, 0) + known.total_bytes
     hosts = [pool for pool in planned.outcome.pools if is_host(pool.pool) and pool.limit is None]
-    doubtful = [
-        pool.upper for pool in hosts if pool.peak.bytes > of_node.get(pool.pool.partition(".")[0], pool.peak.bytes)
-    ]
-    return f" if each node's host has {format_bytes(max(doubtful))}" if doubtful else ""
+    doubtful = any(pool.peak.bytes > of_node.get(pool.pool.partition(".")[0], pool.peak.bytes) for pool in hosts)
+    return ", if the host has room" if doubtful else ""
 
 
 def needs(pool: PoolVerdict) -> Text:

@@ -33,7 +33,8 @@ def flat(lines: list[str]) -> str:
 
 
 def headline(text: str) -> str:
-    at = min(text.index(word) for word in ("Fits:", "Tight:", "Does not fit:", "Cannot tell:") if word in text)
+    words = ("Fits:", "Fits, if the host has room:", "Tight:", "Does not fit:", "Cannot tell:")
+    at = min(text.index(word) for word in words if word in text)
     return text[at:].partition(").")[0]
 
 

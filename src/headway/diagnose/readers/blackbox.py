@@ -77,7 +77,7 @@ SIGNS = (
         "box-stop",
         "end",
         (": headway's guard stopped the run (",),
-        r"^(?:black box|recording): headway's guard stopped the run "
+        r"(?:black box|recording): headway's guard stopped the run "
         r"\((?P<detector>[a-z_ ]+), (?P<pool>\S+)\): (?P<reason>.+)$",
         says="headway itself stopped the run, before memory reached a limit",
     ),
