@@ -79,7 +79,20 @@ _MEGATRON = {
     "--use-precision-aware-optimizer",
 }
 
+_ZERO = {
+    "trainer.optimizer.offload:zero": "offload_optimizer_device: cpu in the DeepSpeed configuration",
+    "trainer.optimizer.offload=0.0": "offload_optimizer_device: none in the DeepSpeed configuration",
+    "trainer.offload_parameters:zero": "offload_param_device: cpu and offload_optimizer_device: cpu in the DeepSpeed "
+    "configuration",
+    "gathers:zero": "zero3_save_16bit_model: false in the DeepSpeed configuration",
+    "layout.shards:zero": "zero_stage: 3 in the DeepSpeed configuration",
+    "layout.devices:zero": "accelerate launch --num_processes {value}",
+    "layout.nodes:zero": "accelerate launch --num_machines {value}",
+}
+"""Where accelerate starts DeepSpeed, as its own file has it (`:zero`)."""
+
 _TRANSFORMERS = {
+    **_ZERO,
     "trainer.rows": "--per_device_train_batch_size {value} --gradient_accumulation_steps {accum}",
     "trainer.checkpointing": "--gradient_checkpointing true",
     "trainer.attention": "--attn_implementation {value}",
@@ -104,6 +117,7 @@ _TRL = {
 """TRL's ModelConfig on top of it."""
 
 _SCRIPT = {
+    **_ZERO,
     "trainer.rows": "per_device_train_batch_size={value}, gradient_accumulation_steps={accum}",
     "trainer.checkpointing": "gradient_checkpointing=True",
     "trainer.attention": 'attn_implementation="{value}"',
@@ -333,7 +347,7 @@ class Counts(Struct, frozen=True):
     """What goes with a change where a system wants it written too: `answers` of a step, `batch` of them and `mini`
     prompts for an optimizer step, `accum` micro-batches of a rank for one, `engines`, and `each` and `scored`:
     a cap's tokens for each of the ranks that divide a sample, in training and where it is only scored. `supervised`:
-    the samples come from the data.
+    the samples come from the data; `zero`: a master in fp32, which under accelerate is DeepSpeed's.
 
     >>> Counts(answers=64).batch
     0
@@ -347,6 +361,7 @@ class Counts(Struct, frozen=True):
     each: int = 0
     scored: int = 0
     supervised: bool = False
+    zero: bool = False
 
 
 def counts(workload: Workload) -> Counts:
@@ -355,7 +370,7 @@ def counts(workload: Workload) -> Counts:
     >>> from headway.facts.shapes import table
     >>> from headway.foreign.presets import workload
     >>> counts(workload(table()["qwen3-4b"], "verl-fsdp"))
-    Counts(answers=1024, batch=1024, mini=128, accum=0, engines=4, each=16384, scored=0, supervised=False)
+    Counts(answers=1024, batch=1024, mini=128, accum=0, engines=4, each=16384, scored=0, supervised=False, zero=False)
     """
     rollout, layout, trainer, engine = workload.rollout, workload.layout, workload.trainer, workload.engine
     answers, updates = rollout.prompts * rollout.samples, max(1, trainer.updates)
@@ -366,8 +381,9 @@ def counts(workload: Workload) -> Counts:
         devices = layout.ranks if engine.colocated else engine.devices
         engines = devices // (engine.tensor_parallel * engine.pipeline_parallel)
     each, scored = (-(-cap // layout.context) for cap in (trainer.cap, trainer.score_cap))
-    supervised = not rollout.max_prompt
-    return Counts(answers, answers // updates, rollout.prompts // updates, accum, engines, each, scored, supervised)
+    master = trainer.optimizer.master and trainer.param_dtype != "fp32"
+    kinds = not rollout.max_prompt, master and trainer.system.startswith(("trl", "hf", "peft"))
+    return Counts(answers, answers // updates, rollout.prompts // updates, accum, engines, each, scored, *kinds)
 
 
 _RUNSPEC: dict[str, tuple[str, Scalar | None]] = {
@@ -400,7 +416,8 @@ def spell(
     """
     table = SPELLINGS.get(system, {})
     beside = beside or Counts()
-    text = table.get(f"{key}={value}", table.get(f"{key}:sft" if beside.supervised else key, table.get(key)))
+    kinds = [f"{key}:{kind}" for kind, on in (("zero", beside.zero), ("sft", beside.supervised)) if on]
+    text = next((table[name] for name in (f"{key}={value}", *kinds, key) if name in table), None)
     if text is None:
         return None
     if key == "engine.memory_fraction" and system.startswith("unsloth"):
@@ -424,13 +441,13 @@ def shares_as_given(system: str, text: str) -> str:
     return re.sub(share, lambda match: f"{match[1]}{round(float(match[2]) / UNSLOTH_FREE, 2):g}", text)
 
 
-def accepts(system: str, key: SpellKey, value: Scalar) -> bool:
+def accepts(system: str, key: SpellKey, value: Scalar, beside: Counts | None = None) -> bool:
     """Whether a system accepts a change.
 
     >>> accepts("torchtune", "trainer.optimizer.state_dtype", "int8"), accepts("torchtune", "trainer.quant", "nf4")
     (True, False)
     """
-    return spell(system, key, value) is not None
+    return spell(system, key, value, beside=beside) is not None
 
 
 def runspec(key: SpellKey, value: Scalar) -> dict[str, Scalar]:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from headway.facts.machine import Machine
 from headway.facts.shapes import table
 from headway.facts.workload import Lora, Quant, Recompute, Workload
-from headway.foreign.spelling import Scalar, SpellKey, accepts
+from headway.foreign.spelling import Scalar, SpellKey, accepts, counts
 from headway.plan import half
 from headway.plan.smaller import smaller_models
 from headway.plan.systems import system
@@ -591,8 +591,8 @@ def accepted(workload: Workload, machine: Machine) -> Iterator[tuple[Move, tuple
     for move in MOVES:
         values = tuple(
             value for value in move.values(workload)
-            if accepts(workload.trainer.system, move.key, value) and _on_machine(workload, machine, move.key, value)
-            and half.proposes(workload, machine, move.key, value)
+            if accepts(workload.trainer.system, move.key, value, counts(workload))
+            and _on_machine(workload, machine, move.key, value) and half.proposes(workload, machine, move.key, value)
         )  # fmt: skip
         if values and move.key != left_out:
             yield move, values

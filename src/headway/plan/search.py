@@ -8,7 +8,7 @@ from msgspec import Struct
 from headway.errors import InputError
 from headway.facts.machine import Machine
 from headway.facts.workload import Workload
-from headway.foreign.spelling import Scalar, SpellKey, counts, runspec, spell
+from headway.foreign.spelling import Scalar, SpellKey, accepts, counts, runspec, spell
 from headway.plan import half
 from headway.plan.advice import Change, Effect, Remedy
 from headway.plan.flight import refusals
@@ -251,7 +251,8 @@ class Search:
         return tried is not None and tried.rank(scope) <= state.rank(scope) and not self._harms(tried)
 
     def _allowed(self, move: Move, value: Scalar) -> bool:
-        return spell(self.first.workload.trainer.system, move.key, value) is not None
+        first = self.first.workload
+        return accepts(first.trainer.system, move.key, value, counts(first))
 
     # -- what a change does --------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ KNOWN = {"value", "before", "mib", *Counts.__struct_fields__}
 @pytest.mark.parametrize("system", SPELLINGS)
 def test_a_table_spells_keys_of_a_workload_with_known_fields(system: str) -> None:
     for key, text in SPELLINGS[system].items():
-        assert key.partition("=")[0].removesuffix(":sft") in KEYS
+        assert key.partition("=")[0].partition(":")[0] in KEYS
         assert {name for _, name, _, _ in Formatter().parse(text) if name} <= KNOWN
 
 
@@ -76,3 +76,15 @@ def test_headway_s_text_and_its_keys_are_the_same_keys() -> None:
         assert field in sections[section].model_fields
         if "{" not in text:
             assert re.fullmatch(rf"{name} = {show(value)}|{name} = 0", text)
+
+
+@pytest.mark.parametrize(("system", "key", "value", "zero", "text"), [
+    ("trl-sft", "trainer.offload_parameters", True, False, "accelerate launch --use_fsdp --fsdp_offload_params true"),
+    ("trl-sft", "trainer.optimizer.offload", 1.0, True, "offload_optimizer_device: cpu in the DeepSpeed configuration"),
+    ("trl-sft", "trainer.optimizer.offload", 1.0, False, None),
+    ("trl", "layout.devices", 4, True, "accelerate launch --num_processes 4"),
+    ("trl-script", "gathers", "nothing", True, "zero3_save_16bit_model: false in the DeepSpeed configuration"),
+])  # fmt: skip
+def test_under_deepspeed_changes_are_those_of_its_configuration(system, key, value, zero, text) -> None:
+    assert spell(system, key, value, beside=Counts(zero=zero)) == text
+    assert accepts(system, key, value, Counts(zero=zero)) == (text is not None)
