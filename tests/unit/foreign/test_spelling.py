@@ -80,7 +80,7 @@ def test_headway_s_text_and_its_keys_are_the_same_keys() -> None:
 
 @pytest.mark.parametrize(("system", "key", "value", "zero", "text"), [
     ("trl-sft", "trainer.offload_parameters", True, False, "accelerate launch --use_fsdp --fsdp_offload_params true"),
-    ("trl-sft", "trainer.optimizer.offload", 1.0, True, "offload_optimizer_device: cpu in the DeepSpeed configuration"),
+    ("trl", "trainer.optimizer.offload", 1.0, True, "offload_optimizer_device: cpu in the DeepSpeed configuration"),
     ("trl-sft", "trainer.optimizer.offload", 1.0, False, None),
     ("trl", "layout.devices", 4, True, "accelerate launch --num_processes 4"),
     ("trl-script", "gathers", "nothing", True, "zero3_save_16bit_model: false in the DeepSpeed configuration"),
