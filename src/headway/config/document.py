@@ -20,7 +20,7 @@ listed here is an error that names the nearest one; every problem of a file is r
   the section.
 - **Sizes** are bytes, or text: `"512MiB"`, `"1.5GiB"` (GiB = 2^30), `"2GB"` (GB = 10^9).
 - **Paths** are relative to the folder of the RunSpec; `output.dir` and a `model.path` that is a folder, to the
-  current directory.
+  current directory, and so is a file of `--set` that is there.
 - `--dry-run` prints the RunSpec as it would run, every key with its value. The output directory keeps it; it is a
   RunSpec itself.
 """

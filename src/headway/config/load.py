@@ -47,7 +47,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
     An override is `section.key=value`, or a Workload's name of the same key: the value is read as TOML, else as
     text; a bare `none` takes a key or a whole section away. Paths become absolute: `output.dir`, by default
     `runs/<name of the file>`, and a model's folder are relative to the current directory, every other path, and a
-    model's folder that is not there, to the folder of `path`.
+    model's folder that is not there, to the folder of `path`; one of an override that is there, to the current one.
 
     Raises InputError with every problem found.
     """
@@ -149,6 +149,12 @@ def _near_files(path: Path) -> str:
     return f"; near it: {', '.join(str(path.parent / name) for name in near)}" if near else ""
 
 
+def _moved(key: str, file: Path) -> str:
+    """Where a file of the same name is below the current directory, or in it; empty where there is none."""
+    here = Path.cwd() / file.name
+    return f"; there is a {file.name} here: --set {key}={file.name}" if here.is_file() else ""
+
+
 # -- overrides -------------------------------------------------------------------------------------------
 
 
@@ -181,7 +187,17 @@ def _override(tables: Tables, text: str) -> Iterator[str]:
     if removed:
         table.pop(parts[-1], None)
     else:
-        table[parts[-1]] = parsed
+        table[parts[-1]] = _from_here(parsed) if tuple(parts) in PATHS else parsed
+
+
+PATHS = {("data", "file"), ("eval", "file"), ("reward", "folder")}
+"""Keys of files beside a RunSpec."""
+
+
+def _from_here(value: Any) -> Any:
+    """A path of the command line, from the directory in which that was written where it is there."""
+    here = isinstance(value, str) and value and "\0" not in value and (Path.cwd() / value).exists()
+    return str(Path.cwd() / value) if here else value
 
 
 def _override_form(parts: list[str]) -> str:
@@ -389,7 +405,7 @@ def _files(spec: RunSpec, resolved: RunSpec) -> Iterator[str]:
         if file is not None and file.is_dir():
             yield f"{key} = {show(written)}: is a folder; set it to a {', '.join(DATA_SUFFIXES)} file"
         elif file is not None and not file.is_file():
-            yield f"{key} = {show(written)}: there is no file {file}{_near_files(file)}"
+            yield f"{key} = {show(written)}: there is no file {file}{_moved(key, file) or _near_files(file)}"
     if resolved.reward.folder is not None and not resolved.reward.folder.is_dir():
         yield f"reward.folder = {show(spec.reward.folder)}: there is no folder {resolved.reward.folder}"
     if data is not None and data == evaluation:

@@ -391,3 +391,27 @@ def test_a_loaded_runspec_dumps_to_one_that_means_the_same_elsewhere(run, tmp_pa
     (elsewhere / "other.toml").write_text(dump(spec))
     monkeypatch.chdir(elsewhere)
     assert load(Path("other.toml")) == spec
+
+
+def test_a_path_of_the_command_line_is_from_the_directory_in_which_it_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, here = tmp_path / "runs" / "first", tmp_path / "here"
+    for folder in (run, here):
+        folder.mkdir(parents=True)
+    gone = tmp_path / "gone" / "data.jsonl"
+    (run / "runspec.toml").write_text(
+        f'[model]\npath = "tiny-llama"\ninit = "random"\n[data]\nfile = "{gone}"\n[reward]\nkind = "exact"\n'
+    )
+    (here / "data.jsonl").write_text('{"prompt": "1", "label": "1"}\n')
+    monkeypatch.chdir(here)
+    with pytest.raises(InputError, match=r"there is a data\.jsonl here: --set data\.file=data\.jsonl"):
+        load(run / "runspec.toml")
+    assert load(run / "runspec.toml", ["data.file=data.jsonl"]).data.file == here / "data.jsonl"
+    # one that is not there is beside the RunSpec, as in the file
+    (run / "own.jsonl").write_text('{"prompt": "1", "label": "1"}\n')
+    assert load(run / "runspec.toml", ["data.file=own.jsonl"]).data.file == run / "own.jsonl"
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError) as error:
+        load(run / "runspec.toml")
+    assert "--set" not in str(error.value)
