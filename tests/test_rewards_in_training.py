@@ -180,6 +180,7 @@ def test_groups_without_spread_are_a_metric_and_a_step_that_learns_nothing_says_
     assert shares[0] == 0.5
     shown = " ".join(capsys.readouterr().out.split())
     assert "50% of groups with equal rewards" in shown
+    assert "No step trained" not in shown
 
 
 def test_equal_rewards_in_every_group_do_not_stop_a_run(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -187,6 +188,7 @@ def test_equal_rewards_in_every_group_do_not_stop_a_run(run: Run, capsys: pytest
     assert code == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "train 0/s (all groups had equal rewards: nothing to learn from)" in shown
+    assert "No step trained: all groups had equal rewards in each" in shown
     assert [row["frac_reward_zero_std"] for row in rows(output / "metrics.jsonl")] == [1, 1]
 
 

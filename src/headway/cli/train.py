@@ -233,8 +233,20 @@ def _run(spec: "RunSpec", found: "TrainPlan", console: "Console", accepted: Coll
     if summary["exit_reason"] == "finished" and spec.model.init == "pretrained":
         keep_rate(spec, planned)
     console.print(comparison_table(planned.ledger, summary))
+    if summary["steps"] and not any(step.get("trained_tokens", 1) for step in _steps(spec)):
+        console.print(
+            "No step trained: all groups had equal rewards in each. What training and its optimizer hold was not "
+            "reached, so those rows say nothing of the plan.\n"
+        )
     console.print(final_summary(summary))
     return summary
+
+
+def _steps(spec: "RunSpec") -> Iterator[dict[str, Any]]:
+    """The records of the run's steps."""
+    assert spec.output.dir is not None, "the loader sets it"
+    with (spec.output.dir / "metrics.jsonl").open() as lines:
+        yield from map(json.loads, lines)
 
 
 def keep_rate(spec: "RunSpec", planned: "Planned") -> None:
@@ -244,9 +256,7 @@ def keep_rate(spec: "RunSpec", planned: "Planned") -> None:
 
     from headway.facts.speeds import Rate, keep
 
-    assert spec.output.dir is not None, "the loader sets it"
-    lines = (spec.output.dir / "metrics.jsonl").read_text().splitlines()
-    steps = [json.loads(line) for line in lines][-50:]
+    steps = list(_steps(spec))[-50:]
     rates = [
         [step[name] for step in steps[len(steps) > 1 :] if step.get(name)]
         for name in ("rollout_tokens_per_s", "train_tokens_per_s", "answer_tokens")
