@@ -82,7 +82,7 @@ class Optimizer(Struct, frozen=True):
     'fp32'
     """
 
-    kind: Literal["adamw", "adafactor", "sgd", "muon", "lion"] = "adamw"
+    kind: Literal["adamw", "adafactor", "sgd", "muon", "lion", "rmsprop", "adagrad"] = "adamw"
     state_dtype: StateDtype = "fp32"
     master: bool = True
     step: Literal["blocks", "foreach", "fused"] = "blocks"

@@ -461,11 +461,13 @@ def _attention(reading: Reading, name: str) -> Literal["sdpa", "eager", "flash"]
 def _optimizer(reading: Reading, dtype: Dtype, is_deepspeed: bool) -> Optimizer:
     """transformers' `--optim`: moments in the parameters' type, unless DeepSpeed keeps a master in fp32."""
     name = str(reading.found.value("optimizer") or "adamw_torch_fused")
-    state: StateDtype = "int8" if "8bit" in name else "fp32" if dtype == "fp32" or is_deepspeed else "bf16"
-    kind = next((each for each in ("adafactor", "lion", "sgd", "muon") if each in name), "adamw")
+    state: StateDtype = "fp32" if dtype == "fp32" or is_deepspeed else "bf16"
+    state = "int8" if "8bit" in name else "int4" if "4bit" in name else state
+    kinds = ("adafactor", "lion", "sgd", "muon", "rmsprop", "adagrad")
+    kind = next((each for each in kinds if each in name), "adamw")
     return Optimizer(
         kind=kind, state_dtype=state, master=is_deepspeed, paged="paged" in name,  # type: ignore[arg-type]
-        step="fused" if "fused" in name else "foreach" if name == "adamw_torch" else "blocks",
+        step="fused" if "fused" in name else "foreach" if name in ("adamw_torch", "rmsprop", "adagrad") else "blocks",
         # what FSDP offloads are parameters, and the optimizer's state is made where they are
         offload=1.0 if reading.on("optimizer_offload") or (reading.on("param_offload") and not is_deepspeed) else 0.0,
     )  # fmt: skip

@@ -413,7 +413,9 @@ def _trainer(into: Gather, options: Options, kind: str) -> None:
         into.take("max_total_len", options.get("vllm_max_model_length", "vllm_max_model_len"), whole)
         into.take("rollout_batch", options.get("generation_batch_size"), whole)
     else:
-        into.take("max_total_len", options.get("max_length", "max_seq_length"), whole, 1024)
+        # transformers' own trainer has no such setting: its data is cut before
+        default = None if kind == "trainer" else 1024
+        into.take("max_total_len", options.get("max_length", "max_seq_length"), whole, default)
     into.said("mode", "sync")
 
 

@@ -13,7 +13,7 @@ SUBGROUP = 1_000_000_000
 """Elements of a shard that DeepSpeed's ZeRO updates together, and most parameters that it keeps gathered."""
 STATE_BYTES = {"fp32": 4.0, "bf16": 2.0, "int8": 1 + 4 / 256, "int4": 0.5 + 4 / 128}
 """Bytes of one optimizer state per element; low-bit ones carry an fp32 scale for a block of 256 or of 128."""
-STATES = {"adamw": 2, "adafactor": 0, "sgd": 0, "muon": 1, "lion": 1}
+STATES = {"adamw": 2, "adafactor": 0, "sgd": 0, "muon": 1, "lion": 1, "rmsprop": 1, "adagrad": 1}
 """States per element. Adafactor keeps one row and one column of each matrix; plain SGD keeps nothing."""
 
 

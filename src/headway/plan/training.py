@@ -432,7 +432,7 @@ def _temporaries(workload: Workload, rank: Rank) -> Item:
         return Item.exact(name, group, "fp32 gradients and a denominator of one group of the shard", SOURCE)
     if optimizer.kind == "adafactor" or optimizer.step == "blocks":
         return Item.exact(name, one, "one parameter at a time, in fp32", SOURCE)
-    if optimizer.step == "foreach" and optimizer.kind in ("adamw", "lion"):
+    if optimizer.step == "foreach" and optimizer.kind in ("adamw", "lion", "rmsprop", "adagrad"):
         size = round(own * (FP32 if optimizer.master else STATE_BYTES[optimizer.state_dtype]))
         # torch 2.0 makes two such lists, later releases one
         return Item(name, size, 2 * size, "square roots of all second moments at once", SOURCE)

@@ -188,7 +188,8 @@ def limits_of(machine: Machine, pool: str) -> tuple[Limit, ...]:
 UNSAID = 2
 """A length that nobody gave may be half or twice the value that was assumed."""
 
-_LENGTHS = ("rollout.max_prompt", "rollout.max_answer")
+_LENGTHS = {"rollout.max_prompt": "max_prompt", "rollout.max_answer": "max_answer", "max_total_len": "max_answer"}
+"""What an unknown length is called -> the field of the rollout; a launch without samples has the sequences' alone."""
 
 
 def deciding(workload: Workload, machine: Machine) -> tuple[str, ...]:
@@ -197,13 +198,16 @@ def deciding(workload: Workload, machine: Machine) -> tuple[str, ...]:
     `Workload.unknown` names a key first. Only lengths are tried: other unknowns are choices that a preset makes,
     which the reader of the plan can see and set.
     """
-    found = [text for text in workload.unknown if text.partition(" ")[0].rstrip(":") in _LENGTHS]
+    found = [
+        text for text in workload.unknown
+        if text.partition(" ")[0].rstrip(":") in _LENGTHS and not text.endswith("default)")
+    ]  # fmt: skip
     return tuple(text for text in found if len(set(_outcomes(workload, machine, text))) > 1)
 
 
 def _outcomes(workload: Workload, machine: Machine, unknown: str) -> Iterator[bool]:
     """Whether the run fits with the unknown length as assumed, halved, doubled."""
-    name = unknown.partition(" ")[0].rstrip(":").partition(".")[2]
+    name = _LENGTHS[unknown.partition(" ")[0].rstrip(":")]
     assumed: int = getattr(workload.rollout, name)
     for size in (assumed, max(1, assumed // UNSAID), assumed * UNSAID):
         changed = with_lengths(workload, **{name: size})

@@ -30,7 +30,7 @@ WORDS = {
     "dtype": ("float16", "bfloat16", "auto", "float32"),
     "attn_implementation": ("flash", "sdpa", "eager"),
     "vllm_mode": ("server", "colocate"),
-    "optim": ("adafactor", "paged", "8bit", "sgd", "lion", "adamw"),
+    "optim": ("adafactor", "paged", "4bit", "8bit", "sgd", "lion", "rmsprop", "adagrad", "adamw"),
 }
 """Words of settings, those that take more behind those that take less."""
 

@@ -11,6 +11,7 @@ from headway.foreign.python.values import MISSING, Either, Func, Obj, Scope, Unk
 MOST_STEPS = 300_000
 MOST_SECONDS = 2.0
 DEEPEST_CALL = 14
+MOST_NAMES = 500
 MOST_FORKS = 160
 """Conditions that the script does not decide, each of which is followed both ways."""
 
@@ -55,6 +56,8 @@ class State(Struct):
     """Where the script ends by itself, by an error or an exit."""
     lengths: dict[str, tuple[int, str, int]] = field(default_factory=dict)
     """Numbers of tokens by the names that lengths have, with file and line: of flags, fields and parameters."""
+    numbers: dict[str, tuple[int, str, int]] = field(default_factory=dict)
+    """The same of every name."""
     steps: int = MOST_STEPS
     forks: int = MOST_FORKS
     depth: int = 0
@@ -74,8 +77,12 @@ class State(Struct):
             self.notes[text] = None
 
     def length(self, name: str, value: Any, file: str, line: int) -> None:
-        """A name that has a value: kept where it is that of a length."""
-        if name.lower() in LENGTHS and type(value) is int and 0 < value < 10**7:
+        """A name that has a value: kept where it is a number, and as a length where it is the name of one."""
+        if type(value) is not int or not 0 < value < 10**7:
+            return
+        if len(self.numbers) < MOST_NAMES:
+            self.numbers[name.lower()] = (value, file, line)
+        if name.lower() in LENGTHS:
             self.lengths[name.lower()] = (value, file, line)
 
     def event(self, kind: str, what: Any, file: str, line: int) -> None:

@@ -244,7 +244,8 @@ def _length(run: Statements, made: Made, said: dict[str, Any], top: Scope, tree:
         for word in node.keywords:
             if word.arg in LENGTHS:
                 value = run.value(word.value, top)
-                found += [(each, node.lineno) for each in options(value) if type(each) is int and 0 < each < 10**7]
+                known = [each for each in options(value) if type(each) is int and 0 < each < 10**7]
+                found += [(each, node.lineno) for each in known or _named(run, word.value)]
     if found:
         said["max_length"], line = max(found)
         made.places["max_length"] = (made.file, line)
@@ -257,6 +258,13 @@ def _length(run: Statements, made: Made, said: dict[str, Any], top: Scope, tree:
     if named:
         said["max_length"], file, line = max(named.values(), key=lambda each: each[0])
         made.places["max_length"] = (file, line)
+
+
+def _named(run: Statements, value: ast.expr) -> list[int]:
+    """The number of a flag, a field or a parameter by its name, which stands in a function that is not followed."""
+    name = value.attr if isinstance(value, ast.Attribute) else value.id if isinstance(value, ast.Name) else ""
+    found = run.state.numbers.get(name.lower())
+    return [] if found is None else [found[0]]
 
 
 def _set_in_functions(tree: ast.Module, file: str) -> dict[str, tuple[int, str, int]]:

@@ -22,7 +22,7 @@ from headway.plan.megatron.widths import attention, attention_of, kv_heads, mlp,
 
 STATE_BYTES = {"fp32": 4.0, "bf16": 2.0, "int8": 1.0, "int4": 0.5}
 """Bytes of one moment of one parameter."""
-STATES = {"adamw": 2, "adafactor": 0, "sgd": 1, "muon": 1, "lion": 1}
+STATES = {"adamw": 2, "adafactor": 0, "sgd": 1, "muon": 1, "lion": 1, "rmsprop": 1, "adagrad": 1}
 """Moments per parameter."""
 
 
