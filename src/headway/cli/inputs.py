@@ -70,8 +70,9 @@ def read_case(
     """
     if not words or not words[0].strip():
         raise InputError(f"RUN: is {'empty' if words else 'missing'}; {_instead()}")
-    if is_launch(words):
-        from headway.cli.launch import launch_case, read_launch
+    read_as = _settings_file(words)
+    if read_as or is_launch(words):
+        from headway.cli.launch import launch_case, read_launch, read_settings
         from headway.foreign.readers import NoTrainerError
 
         if trainer is not None:
@@ -79,10 +80,18 @@ def read_case(
                 f"--trainer {trainer}: {' '.join(words)[:80]} says itself who trains; leave --trainer out"
             )
         try:
-            launch = read_launch(words)
+            launch = read_settings(Path(words[0]).expanduser(), read_as) if read_as else read_launch(words)
         except NoTrainerError as error:
-            raise error.named(machine, model) from None
-        return launch_case(launch, model, machine, pod, as_workload(settings))
+            refused = error.named(machine, model)
+            if not read_as:
+                raise refused from None
+            told = re.sub(r": line 1 starts ([\w-]+) \(.*?\)", r": has settings of \1", str(refused), count=1)
+            raise InputError(told) from None
+        case = launch_case(launch, model, machine, pod, as_workload(settings))
+        if not read_as:
+            return case
+        note = f"{words[0]} is settings alone: read as {' '.join(read_as)} has them, on one device"
+        return replace(case, workload=replace(case.workload, unknown=(*case.workload.unknown, note)))
     if model is not None:
         raise InputError(f"--model {model}: only a launch script or command has one; name the model as RUN")
     case = _case(words[0], trainer, machine, settings, thorough)
@@ -92,6 +101,16 @@ def read_case(
 
     there, notes = in_pod(case.machine, pod, case.workload)
     return replace(case, machine=there, workload=replace(case.workload, unknown=(*case.workload.unknown, *notes)))
+
+
+def _settings_file(words: Sequence[str]) -> tuple[str, ...]:
+    """The command that reads a YAML file of settings which is named alone; none for anything else."""
+    path = Path(words[0]).expanduser()
+    if len(words) > 1 or path.suffix.lower() not in (".yaml", ".yml") or is_launch(words):
+        return ()
+    from headway.foreign.yaml_settings import command_of
+
+    return command_of(path)
 
 
 def _case(run: str, trainer: str | None, machine: str | None, settings: Sequence[str], thorough: bool) -> Case:

@@ -27,9 +27,9 @@ from headway.foreign import counts, jobs, launched, ray_settings
 from headway.foreign.found import Found
 from headway.foreign.manifests import is_manifest
 from headway.foreign.readers import PYTHON, NoTrainerError, read_launcher, read_manifest, read_run, settings_of
-from headway.foreign.shell import Script, files, read_text
+from headway.foreign.shell import Command, Script, files, read_text
 from headway.foreign.shell.calls import inner_file
-from headway.foreign.shell.values import known
+from headway.foreign.shell.values import Origin, known
 
 if TYPE_CHECKING:
     from headway.foreign.lint import LintNote
@@ -90,6 +90,14 @@ def _read_launch(words: Sequence[str], there: jobs.Counts | None) -> Launch:
         script, found, has_pod = read_manifest(path, there)
         return Launch(script, found, pod=path if has_pod else None)
     return _of_script(path, there)
+
+
+def read_settings(path: Path, words: Sequence[str]) -> Launch:
+    """The launch by a command of a file of settings, which stands in the file's own folder."""
+    at = Origin(path.name, 1)
+    command = Command(tuple(known(word, at) for word in words), at)
+    script = Script(str(path), (command,), text=" ".join(words))
+    return Launch(script, settings_of(script, root_of(path)), named=(str(path),))
 
 
 def _of_script(path: Path, there: jobs.Counts | None, job: jobs.Job | None = None) -> Launch:
