@@ -27,8 +27,8 @@ MODEL_KEYS = ("model_name_or_path", "base_model")
 
 
 def command_of(path: Path) -> tuple[str, ...]:
-    """The words of the command that would read the file in its folder; none where its keys tell no system, or where it
-    names no model."""
+    """The words of the command that would read the file in its folder; none where its keys tell no system, or
+    where it names no model."""
     try:
         table: dict[str, Any] = documents.table(path)
     except RefusedError:

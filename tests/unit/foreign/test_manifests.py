@@ -74,8 +74,8 @@ def test_a_shell_s_own_substitution_stays():
 
 
 def test_a_trainer_s_yaml_is_no_job(tmp_path):
-    path = tmp_path / "grpo.yaml"
-    path.write_text("model_name_or_path: Qwen/Qwen3-4B\nnum_generations: 8\n")
+    path = tmp_path / "accelerate.yaml"
+    path.write_text("distributed_type: FSDP\nnum_processes: 8\n")
     assert not is_launch([str(path)])
     with pytest.raises(InputError, match="describes no job"):
         read_case([str(path)], None, "h100-80", [])
