@@ -406,7 +406,7 @@ def _trainer(into: Gather, options: Options, kind: str) -> None:
     into.take("save_interval", options.get("save_steps"), number, 500)
     into.take("eval_interval", options.get("eval_steps"), number)
     if kind in SAMPLING:
-        into.take("samples_per_prompt", options.get("num_generations"), whole, 8 if kind == "grpo" else 2)
+        into.take("samples_per_prompt", options.get("num_generations"), whole, {"grpo": 8, "ppo": 1}.get(kind, 2))
         into.take("max_prompt_len", options.get("max_prompt_length"), whole)
         answer = options.get("max_completion_length", "max_new_tokens", "response_length")
         into.take("max_response_len", answer, whole, 512 if kind == "grpo" else 256)

@@ -45,3 +45,13 @@ def test_steps_of_a_script(tmp_path: Path, more: str, expected: int | None) -> N
     path = tmp_path / "train.py"
     path.write_text(SCRIPT.format(more=more))
     assert steps(workload(read_run(path))) == expected
+
+
+@pytest.mark.parametrize(("program", "more", "expected"), [
+    ("examples/scripts/ppo/ppo.py", "--sft_model_path Qwen/Qwen3-0.6B --reward_model_path Qwen/Qwen3-0.6B", (64, 1)),
+    ("trl/scripts/grpo.py", "--max_completion_length 256", (8, 8)),
+])  # fmt: skip
+def test_ppo_answers_each_prompt_once(program: str, more: str, expected: tuple[int, int]) -> None:
+    words = "--model_name_or_path Qwen/Qwen3-0.6B --per_device_train_batch_size 16 --gradient_accumulation_steps 4"
+    run = workload(settings_of(read_text(f"python {program} {words} {more}")))
+    assert (run.rollout.prompts, run.rollout.samples) == expected
