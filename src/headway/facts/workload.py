@@ -173,8 +173,9 @@ class Trainer(Struct, frozen=True):
 
     `cap` bounds the tokens of a micro-batch (padding included); with `rows` > 0 a micro-batch is that many samples
     instead. `score_cap` and `score_rows` are the same of passes that only score, where those differ (both 0: they do
-    not). `reference` tells where the reference log-probs come from: none at coefficient 0, the same model with
-    its adapter off, a frozen copy beside the model, or one in host memory that is streamed in block by block.
+    not). `padding_free`: the samples of a micro-batch lie one behind another, so that it is as long as they are.
+    `reference` tells where the reference log-probs come from: none at coefficient 0, the same model with its adapter
+    off, a frozen copy beside the model, or one in host memory that is streamed in block by block.
     `reference_weight` is the coefficient of its KL: 0 where nothing uses what it says, None where nobody said.
     `updates` > 1 or a reference add the score phase; so does `scores`, where old log-probs are always computed.
     `compute_dtype` is that of gathered or cast weights, where it is not `param_dtype`. `float8`: projections compute
@@ -209,6 +210,7 @@ class Trainer(Struct, frozen=True):
     rows: int = 0
     score_cap: int = 0
     score_rows: int = 0
+    padding_free: bool = False
     scores: bool = False
     compute_dtype: Dtype | None = None
     grad_dtype: Dtype | None = None

@@ -166,7 +166,8 @@ def _verl_critic(reading: Reading, made: Workload) -> tuple[Trainer, Layout]:
             checkpointing=reading.flag("critic.model.enable_gradient_checkpointing", default=True),
         )  # fmt: skip
     cap, rows = _micro(reading, "critic", made, layout, cap_key="critic.ppo_max_token_len_per_gpu")
-    return critic_scoring(reading, replace(base, cap=cap, rows=rows), layout), layout
+    packed = base.system == "verl-megatron" or reading.flag("critic.model.use_remove_padding")
+    return critic_scoring(reading, replace(base, cap=cap, rows=rows, padding_free=packed), layout), layout
 
 
 def _first(reading: Reading, key: str) -> str | None:
@@ -242,7 +243,7 @@ def _verl_reward(reading: Reading, made: Workload) -> Workload:
     cap, rows = _micro(reading, "reward_model", made, layout, cap_key="reward_model.forward_max_token_len_per_gpu")
     trainer = replace(
         trainer, param_dtype="bf16", grad_dtype=None, lora=None, cap=cap, rows=rows, score_cap=0, score_rows=0,
-        offload="none",
+        padding_free=False, offload="none",
     )  # fmt: skip
     path = _path(reading, "reward_model.model.path")
     return _Model(reading, made, "reward").put(

@@ -234,7 +234,10 @@ def _verl(reading: Reading, shape: ModelShape) -> Workload:
     trainer = _verl_megatron(reading) if is_megatron else _verl_fsdp(reading)
     cap, rows = _batching(reading)
     updates = reading.whole("num_steps_per_rollout", 1)
-    trainer = replace(trainer, updates=updates, cap=cap, rows=rows, reference_weight=_kl_weight(reading))
+    packed = is_megatron or reading.flag(f"{MODEL}.use_remove_padding", default=True)
+    trainer = replace(
+        trainer, updates=updates, cap=cap, rows=rows, reference_weight=_kl_weight(reading), padding_free=packed
+    )
     layout = _megatron_layout(reading, _verl_stages(reading)) if is_megatron else _verl_layout(reading)
     made = _run(shape, trainer, rollout, layout, _verl_engine(reading, rollout))
     mode = "sync" if found.value("mode") != "async" else "one-step-off" if "one_step" in found.program else "async"
@@ -531,6 +534,7 @@ def _openrlhf(reading: Reading, shape: ModelShape) -> Workload:
         optimizer=Optimizer(step="fused", offload=1.0 if reading.on("optimizer_offload") else 0.0),
         loss="logits",
         offload="optimizer" if reading.flag(*SLEEPS) else "none", cap=cap, rows=rows,
+        padding_free=reading.flag("packing_samples", "ds.packing_samples", "fsdp.packing_samples"),
     )  # fmt: skip
     made = _run(shape, trainer, rollout, layout, _openrlhf_engine(reading, rollout) if is_rl else None)
     return replace(made, ray=is_rl, mode="async" if found.value("mode") == "async" else "sync")

@@ -127,7 +127,7 @@ DETAILS = (
     f"{FSDP}.offload_policy",
     f"{REF}.megatron.param_offload", f"{MODEL}.target_modules", f"{MCORE}.virtual_pipeline_model_parallel_size",
     f"{CORE}.num_layers_in_first_pipeline_stage", f"{CORE}.num_layers_in_last_pipeline_stage",
-    "algorithm.use_kl_in_reward", "trainer.total_training_steps",
+    "algorithm.use_kl_in_reward", "trainer.total_training_steps", f"{MODEL}.use_remove_padding",
     f"{CORE}.recompute_method", f"{CORE}.recompute_num_layers", f"{CORE}.recompute_modules",
     f"{ACTOR}.optim.override_optimizer_config.optimizer_offload_fraction",
 )  # fmt: skip
@@ -138,7 +138,7 @@ PATHS = ("critic.model.path", "reward_model.model.path", f"{REF}.model.path")
 OTHERS = (
     "critic.strategy", "critic.ppo_micro_batch_size_per_gpu", "critic.ppo_micro_batch_size", "critic.use_dynamic_bsz",
     "critic.ppo_max_token_len_per_gpu", "critic.ulysses_sequence_parallel_size",
-    "critic.model.enable_gradient_checkpointing", "critic.model.lora_rank",
+    "critic.model.enable_gradient_checkpointing", "critic.model.lora_rank", "critic.model.use_remove_padding",
     *(
         f"{section}.{key}" for section in CRITIC_FSDP
         for key in ("param_offload", "optimizer_offload", "offload_policy", "model_dtype", "fsdp_size")

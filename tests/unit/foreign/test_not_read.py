@@ -24,7 +24,7 @@ def left(text: str) -> tuple[str, ...]:
         (TRL + "--my_own 3 --vllm_model_impl transformers", ("--my_own", "--vllm_model_impl")),
         (VERL + "actor_rollout_ref.rollout.n=8 +actor_rollout_ref.rollout.foo=3", ("actor_rollout_ref.rollout.foo",)),
         (SLIME + "--my-own 3", ("--my-own",)),
-        (OPENRLHF + "--packing_samples --my_own 3", ("--packing_samples", "--my_own")),
+        (OPENRLHF + "--my_other --my_own 3", ("--my_other", "--my_own")),
         (MEGATRON + "--my-own 3", ("--my-own",)),
     ],
 )

@@ -12,7 +12,7 @@ from headway.plan.plan import plan
 from headway.plan.planned import examine
 from headway.plan.training import micro_batch, scoring_batch
 
-ACTOR, ROLLOUT, REF = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "ref"))
+MODEL, ACTOR, ROLLOUT, REF = (f"actor_rollout_ref.{part}" for part in ("model", "actor", "rollout", "ref"))
 VERL = (
     "python3 -m verl.trainer.main_ppo data.max_prompt_length=1024 data.max_response_length=7168 "
     "actor_rollout_ref.model.path=Qwen/Qwen2.5-7B-Instruct trainer.n_gpus_per_node=8 algorithm.adv_estimator=grpo "
@@ -92,11 +92,8 @@ def test_log_probs_of_many_tokens_are_the_peak_and_advice_lowers_them() -> None:
     assert (small.outcome.kind, large.outcome.kind) == ("fits", "does not fit")
     device = next(pool for pool in large.outcome.pools if not pool.pool.endswith("host"))
     assert device.peak.phase is Phase.SCORE
-    logits = [
-        next(line.bytes for line in each.ledger.lines if line.item == "logits" and line.phase is Phase.SCORE)
-        for each in (small, large)
-    ]
-    assert logits[1] == pytest.approx(32 * logits[0], rel=1e-6)
+    bounds = [logits(each.workload, Phase.SCORE)[1] for each in (small, large)]
+    assert bounds[1] == pytest.approx(32 * bounds[0], rel=1e-6)
     first = large.advice.remedies[0].changes[0]
     assert first.key == "trainer.score_rows"
     assert f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu={first.value}" in first.text
@@ -108,3 +105,34 @@ def test_a_cap_of_slime_is_one_of_each_context_parallel_rank() -> None:
     assert (alone.trainer.cap, divided.trainer.cap) == (4096, 8192)
     assert micro_batch(alone).tokens == micro_batch(divided).tokens == scoring_batch(divided).tokens == 4096
     assert plan(divided, by_name("8xh100"))
+
+
+def logits(run: Workload, phase: Phase) -> tuple[int, int]:
+    """Bytes expected of the logits in a phase, and their bound."""
+    lines = plan(run, by_name("8xh100")).lines
+    return next((line.bytes, line.upper) for line in lines if line.item == "logits" and line.phase is phase)
+
+
+@pytest.mark.parametrize("phase", [Phase.TRAIN, Phase.SCORE])
+def test_samples_without_padding_are_expected_to_be_shorter_and_bound_by_the_longest(phase: Phase) -> None:
+    padded = f"{VERL} {MODEL}.use_remove_padding=False "
+    many = f"{ACTOR}.ppo_micro_batch_size_per_gpu=5"
+    (expected, bound), (full, fullest) = logits(made(VERL + many), phase), logits(made(padded + many), phase)
+    assert expected == pytest.approx(full * 2 / 5, rel=1e-3)  # one longest, and four of a fourth
+    assert bound == fullest
+    # one sample has nothing beside it, and a cap on tokens is reached either way
+    for said in (f"{ACTOR}.ppo_micro_batch_size_per_gpu=1", f"{ACTOR}.use_dynamic_bsz=True"):
+        assert logits(made(VERL + said), phase) == logits(made(padded + said), phase)
+
+
+def test_a_run_that_fits_by_shorter_samples_alone_is_tight() -> None:
+    many = f"{ACTOR}.ppo_micro_batch_size_per_gpu=8"
+    kinds = [
+        examine(made(f"{VERL} {many} {MODEL}.use_remove_padding={removed}"), by_name("8xh100")).outcome.kind
+        for removed in (True, False)
+    ]
+    assert kinds == ["tight", "does not fit"]
+
+
+def test_openrlhf_removes_padding_where_it_is_asked_to() -> None:
+    assert [made(OPENRLHF + said).trainer.padding_free for said in ("", "--packing_samples")] == [False, True]

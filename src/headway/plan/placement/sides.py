@@ -184,11 +184,18 @@ class Plain(Struct, frozen=True, dict=True):
 
     def train(self) -> list[Item]:
         """As plan/training.py counts it."""
-        return training.train(self.workload, self._batch, self._rank)
+        found, likely = training.train(self.workload, self._batch, self._rank), training.likely(self.workload)
+        if likely is self.workload:
+            return found
+        return training.spread(training.train(likely, training.micro_batch(likely), self._rank), found)
 
     def score(self) -> list[Item]:
         """As plan/training.py counts it."""
-        return training.score(self.workload, training.scoring_batch(self.workload))
+        found = training.score(self.workload, training.scoring_batch(self.workload))
+        likely = training.likely(self.workload)
+        if likely is self.workload:
+            return found
+        return training.spread(training.score(likely, training.scoring_batch(likely)), found)
 
     def step(self) -> list[Item]:
         """Gradients and temporaries."""
@@ -326,11 +333,13 @@ class Megatron(Struct, frozen=True, dict=True):
 
     def train(self) -> list[Item]:
         """As plan/megatron counts it."""
-        return passes.train(self.workload, self.stage)
+        found, likely = passes.train(self.workload, self.stage), training.likely(self.workload)
+        return found if likely is self.workload else training.spread(passes.train(likely, self.stage), found)
 
     def score(self) -> list[Item]:
         """As plan/megatron counts it."""
-        return passes.score(self.workload, self.stage)
+        found, likely = passes.score(self.workload, self.stage), training.likely(self.workload)
+        return found if likely is self.workload else training.spread(passes.score(likely, self.stage), found)
 
     def step(self) -> list[Item]:
         """As plan/megatron counts it."""
