@@ -129,7 +129,8 @@ def diagnosed(
 
         host, keys = host_memory(changes)
         kill = found.answer.kill
-        host = kill.total if host is None and kill is not None else host
+        if host is None and kill is not None and not find_machine(machine).unified:  # one memory has its size
+            host = kill.total
         workload = apply(settings.workload, keys)
         found = with_plan(found, workload, find_machine(machine, host, ray=workload.ray))
     elif boxes and not changes:

@@ -89,6 +89,26 @@ def test_a_change_is_told_once_by_the_ledger_and_by_advice(tmp_path):
     assert "Other ends" not in run(str(log), "--script", SCRIPT, "--machine", "8xh100-80")
 
 
+@pytest.mark.parametrize(("machine", "pool"), [("gb10", "unified"), ("h100-80", "host")])
+def test_what_ray_says_of_a_node_is_its_host_memory_only_where_that_is_apart(tmp_path, machine: str, pool: str):
+    log, script = tmp_path / "run.log", tmp_path / "run.sh"
+    log.write_text(
+        "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.\nMemory on the node "
+        "(IP: 10.0.0.5) where the task (actor ID: 7, pid=9, memory used=62.10GB) was running was 115.90GB / 121.69GB "
+        "(0.9524), which exceeds the memory usage threshold of 0.95.\n"
+    )
+    script.write_text(
+        "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen2.5-0.5B-Instruct "
+        "trainer.n_gpus_per_node=1 algorithm.adv_estimator=grpo\n"
+    )
+    words = (str(log), "--script", str(script), "--machine", machine)
+    context = json.loads(run(*words, "--json", code=4))["context"]
+    assert any(line.startswith(f"node[0].{pool}: ") and "no limit is known" not in line for line in context)
+    if machine == "gb10":  # what the user sets is still refused
+        with pytest.raises(InputError, match="no host memory apart"):
+            run(*words, "--set", "machine.host=128e9")
+
+
 def test_a_script_that_starts_no_known_trainer_is_told_and_the_answer_stays(tmp_path):
     script = tmp_path / "run.sh"
     script.write_text("python3 my_own.py\n")
