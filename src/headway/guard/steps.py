@@ -10,7 +10,8 @@ _STEP = re.compile(
     r"|(?:^|[^-\w])(?:step|rollout)[ \t]+[\d,]+[ \t]+[\d,]+[ \t]+[\d,+-]"  # phases in headway's tables
     r"|(?:^|[^-\w])rollout[ \t]+[\d,.]+/s\b"  # and how fast one is
     r"|(?:^|[^-\w])step[ \t]+\d{1,9}\.\d+[ \t]+on[ \t]|\bjob step \d"  # Slurm's steps of a job
-    r"|\b(?:\w*tim(?:e|ing)\w*|perf|s|ms|sec|seconds)/step\b[\"']?[ \t]*[:=]?[ \t]*[\d.]+"  # how long one took
+    r"|\b(?:\w*(?:tim(?:e|ing)|duration|latency|elapsed|tokens|samples)\w*|perf|s|ms|sec|seconds)/step\b"
+    r"[\"']?[ \t]*[:=]?[ \t]*[\d.]+"  # how long one took, or how much it has
     r"|(?:^|[^-\w])step[\"']?(?:[ \t]*[:=][ \t]*|[ \t]+)\d{1,9}\.\d*[1-9]"  # no count
     r"|(?:^|[^-\w])(?:global[_ ]?steps?|train(?:er)?[/_ ]step|training/global_step|rollout/step|training step|"
     r"iteration|step)"
@@ -58,6 +59,8 @@ def latest_step(text: str) -> int | None:
     100
     >>> latest_step("step:42 - perf/time_per_step:309.9 - timing_s/step:309.9"), latest_step("time/step: 31")
     (42, None)
+    >>> latest_step("train/step: 7, latency/step: 12, tokens/step: 4096"), latest_step("rollout/step: 12")
+    (7, 12)
     >>> latest_step("stopped after step 74. 3 more"), latest_step("step: 12.0")
     (74, 12)
     """
