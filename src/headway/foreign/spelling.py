@@ -193,6 +193,23 @@ _VERL = {
     "model": "actor_rollout_ref.model.path={value}",
     "layout.devices": "trainer.n_gpus_per_node={value}",
     "layout.nodes": "trainer.nnodes={value}",
+    # its trainers of supervised fine-tuning; what the old one and the new one call differently has no spelling
+    "rollout.prompts:sft": "data.train_batch_size={value}",
+    "rollout.max_answer:sft": "data.max_length={value}",
+    "trainer.cap:sft": "data.max_token_len_per_gpu={each}",
+    "trainer.rows:sft": "data.micro_batch_size_per_gpu={value}",
+    "trainer.checkpointing:sft": "model.enable_gradient_checkpointing=True",
+    "trainer.lora:sft": "model.lora_rank={value}",
+    "trainer.loss:sft": "",
+    "trainer.param_dtype:sft": "",
+    "trainer.offload_parameters:sft": "",
+    "trainer.optimizer.offload:sft": "",
+    "model:sft": "the model {value}",
+    "layout.shards:sft": "",
+    "layout.tensor:sft": "",
+    "layout.context:sft": "",
+    "layout.devices:sft": "torchrun --nproc-per-node {value}",
+    "layout.nodes:sft": "torchrun --nnodes {value}",
 }
 
 
@@ -418,7 +435,7 @@ def spell(
     beside = beside or Counts()
     kinds = [f"{key}:{kind}" for kind, on in (("zero", beside.zero), ("sft", beside.supervised)) if on]
     text = next((table[name] for name in (f"{key}={value}", *kinds, key) if name in table), None)
-    if text is None:
+    if not text:
         return None
     if key == "engine.memory_fraction" and system.startswith("unsloth"):
         value = round(float(value) / UNSLOTH_FREE, 2)

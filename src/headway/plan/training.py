@@ -29,13 +29,15 @@ def micro_batch(workload: Workload) -> Batch:
     """The fullest micro-batch of one rank.
 
     `rows` samples of the longest length where the trainer counts samples; else tokens up to the cap, or the longest
-    sample alone where it is longer. Context parallel ranks divide the tokens of each sample.
+    sample alone where it is longer. Context parallel ranks divide the tokens of each sample. verl gives each data
+    parallel rank as many samples as the others; elsewhere all may be on one.
     """
-    trainer, rollout, ranks = workload.trainer, workload.rollout, workload.layout.context
+    trainer, rollout, layout, ranks = workload.trainer, workload.rollout, workload.layout, workload.layout.context
     longest = ceil(rollout.longest / ranks)
     if trainer.rows:
         return Batch(trainer.rows, longest, trainer.rows * ceil(rollout.max_answer / ranks))
-    samples = max(1, rollout.prompts * rollout.samples // trainer.updates)
+    groups = layout.ranks // (layout.tensor * layout.pipeline * ranks) if trainer.system.startswith("verl") else 1
+    samples = max(1, ceil(rollout.prompts * rollout.samples // trainer.updates / max(1, groups)))
     tokens = ceil(min(max(trainer.cap, rollout.longest), samples * rollout.longest) / ranks)
     return Batch(1, tokens, min(tokens, ceil(samples * rollout.max_answer / ranks)), reach=longest)
 

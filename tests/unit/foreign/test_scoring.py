@@ -136,3 +136,24 @@ def test_a_run_that_fits_by_shorter_samples_alone_is_tight() -> None:
 
 def test_openrlhf_removes_padding_where_it_is_asked_to() -> None:
     assert [made(OPENRLHF + said).trainer.padding_free for said in ("", "--packing_samples")] == [False, True]
+
+
+SFT = (
+    "torchrun --nproc_per_node=8 -m verl.trainer.sft_trainer engine.ulysses_sequence_parallel_size=2 "
+    "model.path=Qwen/Qwen3-4B data.max_length=8192 data.train_batch_size=96 data.use_dynamic_bsz=True "
+)
+
+
+@pytest.mark.parametrize(("cap", "expected"), [(10_000, 10_000), (200_000, 24 * 8192 // 2)])
+def test_a_micro_batch_has_no_more_than_the_samples_of_its_rank(cap: int, expected: int) -> None:
+    """96 samples are 24 for each of 4 pairs, of which each device has half of every sample."""
+    run = made(f"{SFT} data.max_token_len_per_gpu={cap}")
+    assert micro_batch(run).tokens == expected
+
+
+def test_changes_of_supervised_fine_tuning_are_in_the_words_of_its_trainer() -> None:
+    run = made(f"{SFT} data.max_token_len_per_gpu=65536")
+    remedies = examine(run, by_name("8xh100")).advice.remedies
+    words = [change.text for remedy in remedies for change in remedy.changes]
+    assert "data.max_token_len_per_gpu=32768" in words
+    assert not [text for text in words if "actor_rollout_ref" in text]
