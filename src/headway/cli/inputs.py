@@ -83,10 +83,10 @@ def read_case(
             launch = read_settings(Path(words[0]).expanduser(), read_as) if read_as else read_launch(words)
         except NoTrainerError as error:
             refused = error.named(machine, model)
-            if not read_as:
-                raise refused from None
-            told = re.sub(r": line 1 starts ([\w-]+) \(.*?\)", r": has settings of \1", str(refused), count=1)
-            raise InputError(told) from None
+            if read_as:
+                why = re.sub(r": line 1 starts ([\w-]+) \(.*?\)", r": has settings of \1", error.why, count=1)
+                refused = NoTrainerError(why, error.instead, machine, model)
+            raise refused from None
         case = launch_case(launch, model, machine, pod, as_workload(settings))
         if not read_as:
             return case

@@ -319,6 +319,7 @@ def plan_command(request: Request) -> str:
 
 def verdict_line(ledger: str, tells_more: str) -> str:
     """The verdict of a plan in a line: where it was made for, what decides, and who tells more where it is needed."""
+    from headway.facts.workload import unknown_key
     from headway.guard.boxplan import plan_of
     from headway.units import format_bytes
 
@@ -329,7 +330,7 @@ def verdict_line(ledger: str, tells_more: str) -> str:
     if plan.refusals:
         text += f": {plan.refusals[0][:SAID]}"
     elif plan.verdict == "cannot tell" and plan.deciding:
-        names = ", ".join(each.partition(" ")[0].rstrip(":") for each in plan.deciding)
+        names = ", ".join(unknown_key(each) for each in plan.deciding)
         text += f": nobody said {names[:SAID]}, which decides; --set it"
     elif plan.verdict == "cannot tell" and plan.unplanned:
         text += f": {plan.unplanned[0][:SAID]}"

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import tomlkit
-from tomlkit.container import Container
 
 from headway.config.sections import RunSpec
 
@@ -30,7 +29,7 @@ def with_values(text: str, values: Mapping[Leaf, Any]) -> str:
             if part not in table:
                 if value is None:
                     break
-                if isinstance(table, Container | tomlkit.TOMLDocument) and len(table) > 0:
+                if table is document and len(document) > 0:
                     document.add(tomlkit.nl())
                 table[part] = tomlkit.table()
             table = table[part]

@@ -323,6 +323,11 @@ class Layout(Struct, frozen=True):
         """Processes of the trainer."""
         return self.nodes * self.devices
 
+    @property
+    def data_ranks(self) -> int:
+        """Groups of ranks that each take other samples; 0 where more ranks divide the model than there are."""
+        return self.ranks // (self.tensor * self.pipeline * self.context)
+
 
 class OtherModel(Struct, frozen=True):
     """A whole model beside the one that answers: a critic, a reward model, a teacher, a reference on other devices.
@@ -354,6 +359,15 @@ ROLES: dict[str, Role] = {
 """Fields of a Workload that hold another model -> its role in the ledger."""
 VALUED = frozenset({"critic", "reward"})
 """Roles whose model has one output a token instead of logits."""
+
+
+def unknown_key(text: str) -> str:
+    """The key that one of `Workload.unknown` is about; a word where it is about none.
+
+    >>> unknown_key("rollout.max_answer = 1024 (nobody said)"), unknown_key("rollout.max_prompt: taken from the data")
+    ('rollout.max_answer', 'rollout.max_prompt')
+    """
+    return text.partition(" ")[0].rstrip(":")
 
 
 class Workload(Struct, frozen=True):

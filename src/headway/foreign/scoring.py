@@ -9,9 +9,8 @@ verl's `rollout.log_prob_*` are of the actor's old log-probs, `ref.log_prob_*` o
 from msgspec.structs import replace
 
 from headway.facts.workload import Layout, Trainer, Workload
-from headway.foreign.runs import Reading
+from headway.foreign.runs import REF, ROLLOUT, Reading
 
-ACTOR, ROLLOUT, REF = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "ref"))
 TOKENS = 16384
 """verl's default of `ppo_max_token_len_per_gpu`, which a pass takes where nothing is given."""
 

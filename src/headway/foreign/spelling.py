@@ -391,8 +391,7 @@ def counts(workload: Workload) -> Counts:
     """
     rollout, layout, trainer, engine = workload.rollout, workload.layout, workload.trainer, workload.engine
     answers, updates = rollout.prompts * rollout.samples, max(1, trainer.updates)
-    ranks = max(1, layout.ranks // (layout.tensor * layout.pipeline * layout.context))
-    accum = max(1, answers // (updates * ranks * trainer.rows)) if trainer.rows else 0
+    accum = max(1, answers // (updates * max(1, layout.data_ranks) * trainer.rows)) if trainer.rows else 0
     engines = 0
     if engine is not None:
         devices = layout.ranks if engine.colocated else engine.devices
@@ -438,8 +437,7 @@ def spell(
     if not text:
         return None
     if key == "engine.memory_fraction" and system.startswith("unsloth"):
-        value = round(float(value) / UNSLOTH_FREE, 2)
-        before = None if before is None else round(float(before) / UNSLOTH_FREE, 2)
+        value, before = _of_free(value), None if before is None else _of_free(before)
     mib = value >> 20 if isinstance(value, int) else 0
     more = asdict(beside)
     caps = {key: more[key] or value for key in ("each", "scored")}
@@ -455,7 +453,12 @@ def shares_as_given(system: str, text: str) -> str:
     if not system.startswith("unsloth"):
         return text
     share = r"(engine\.memory_fraction = )(\d+\.\d+)"
-    return re.sub(share, lambda match: f"{match[1]}{round(float(match[2]) / UNSLOTH_FREE, 2):g}", text)
+    return re.sub(share, lambda match: f"{match[1]}{_of_free(match[2]):g}", text)
+
+
+def _of_free(share: Scalar) -> float:
+    """A share of the device as one of what is free of it."""
+    return round(float(share) / UNSLOTH_FREE, 2)
 
 
 def accepts(system: str, key: SpellKey, value: Scalar, beside: Counts | None = None) -> bool:

@@ -122,7 +122,7 @@ class Segment(Struct, frozen=True):
     """One process's part of a recording. Of a process that was killed, `last_reading` says what it held then.
 
     `last_reading` is the reading line (t, phase, step, rss, children, node_used, cgroup) that came after the last
-    finished phase, if there is one.
+    finished phase, if there is one; `last_stop` the guard's last action that stops a run, or only would have.
     """
 
     header: Header
@@ -130,6 +130,7 @@ class Segment(Struct, frozen=True):
     outside_peak: int
     last: PhaseRecord | None
     last_reading: Mapping[str, Any] | None
+    last_stop: Mapping[str, Any] | None = None
 
     @property
     def peak(self) -> int:
@@ -360,6 +361,8 @@ def _add(segments: list[Segment], row: dict[str, Any]) -> None:
         segments.append(Segment(_header(row), {}, 0, None, None))
     elif row["kind"] == "reading":
         segments[-1] = replace(segments[-1], last_reading=row)
+    elif row["kind"] == "action" and row.get("name") == "stop":
+        segments[-1] = replace(segments[-1], last_stop=row)
     elif row["kind"] == "phase":
         segment, record = segments[-1], convert(row, PhaseRecord)
         peak = raise_peak(segment.peaks.get(record.phase), record)

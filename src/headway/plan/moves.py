@@ -173,8 +173,7 @@ def _divides(before: Workload, after: Workload) -> bool:
 
 def _left(workload: Workload) -> int:
     layout, rollout = workload.layout, workload.rollout
-    ranks = max(1, layout.ranks // (layout.tensor * layout.pipeline * layout.context))
-    unit = workload.trainer.updates * ranks * max(1, workload.trainer.rows)
+    unit = workload.trainer.updates * max(1, layout.data_ranks) * max(1, workload.trainer.rows)
     return rollout.prompts * rollout.samples % unit
 
 
@@ -282,17 +281,11 @@ def _small_cache(workload: Workload) -> tuple[Scalar, ...]:
     return ("fp8",) if engine is not None and engine.kv_dtype != "fp8" else ()
 
 
-def _data_ranks(workload: Workload) -> int:
-    """Ranks of a Megatron trainer that each take other samples."""
-    layout = workload.layout
-    return layout.ranks // (layout.tensor * layout.pipeline * layout.context)
-
-
 def _context(workload: Workload) -> tuple[Scalar, ...]:
     """Ranks that divide the tokens of each sample, in place of ranks that take other samples."""
     layout, trainer = workload.layout, workload.trainer
     other = layout.ranks // (layout.tensor * layout.context)
-    ranks = _data_ranks(workload) if trainer.system in MEGATRON else other
+    ranks = workload.layout.data_ranks if trainer.system in MEGATRON else other
     tries = (layout.context << step for step in range(1, STEPS + 1))
     return tuple(each for each in tries if not ranks % (each // layout.context) and not workload.model.heads % each)
 
@@ -311,7 +304,7 @@ def _set_context(workload: Workload, value: Scalar) -> Workload:
 
 def _tensor(workload: Workload) -> tuple[Scalar, ...]:
     """Ranks that divide the model instead of taking other samples; they stay within a node and divide all heads."""
-    layout, model, ranks = workload.layout, workload.model, _data_ranks(workload)
+    layout, model, ranks = workload.layout, workload.model, workload.layout.data_ranks
     tries = (layout.tensor << step for step in range(1, STEPS + 1))
     return tuple(
         each for each in tries
@@ -588,10 +581,11 @@ def accepted(workload: Workload, machine: Machine) -> Iterator[tuple[Move, tuple
     full = machine.device_count // max(1, machine.nodes)
     by_node = machine.unified or workload.layout.devices >= min(NODE_DEVICES, full)
     left_out = "layout.devices" if by_node else "layout.nodes"
+    beside = counts(workload)
     for move in MOVES:
         values = tuple(
             value for value in move.values(workload)
-            if accepts(workload.trainer.system, move.key, value, counts(workload))
+            if accepts(workload.trainer.system, move.key, value, beside)
             and _on_machine(workload, machine, move.key, value) and half.proposes(workload, machine, move.key, value)
         )  # fmt: skip
         if values and move.key != left_out:

@@ -6,7 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headway.facts.machine import Machine
-from headway.facts.workload import Workload
+from headway.facts.workload import Workload, unknown_key
 from headway.plan.advice import Advice, Change, Effect, Remedy, as_settings
 from headway.plan.moves import Cost
 from headway.plan.plan import plan
@@ -60,7 +60,7 @@ def remedies(workload: Workload, machine: Machine) -> Advice:
 def _deciding(remedy: Remedy, machine: Machine) -> tuple[str, ...]:
     """The lengths that nobody said and still decide; one that the remedy sets is said then."""
     said = {change.key for change in remedy.changes}
-    unknown = tuple(text for text in remedy.workload.unknown if text.partition(" ")[0] not in said)
+    unknown = tuple(text for text in remedy.workload.unknown if unknown_key(text) not in said)
     return deciding(replace(remedy.workload, unknown=unknown), machine)
 
 

@@ -82,6 +82,7 @@ class Search:
     def __init__(self, workload: Workload, machine: Machine) -> None:
         self.machine, self.plans = machine, 0
         self.limits: dict[str, int | None] = {}
+        self.beside = counts(workload)
         self.first = self._measure(workload, (), plan(workload, machine))
         self.targets = self._targets()
         self.is_tight = any(self.first.groups[each].rank for each in self.targets)
@@ -251,8 +252,7 @@ class Search:
         return tried is not None and tried.rank(scope) <= state.rank(scope) and not self._harms(tried)
 
     def _allowed(self, move: Move, value: Scalar) -> bool:
-        first = self.first.workload
-        return accepts(first.trainer.system, move.key, value, counts(first))
+        return accepts(self.first.workload.trainer.system, move.key, value, self.beside)
 
     # -- what a change does --------------------------------------------------------------------------------
 

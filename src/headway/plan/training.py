@@ -1,5 +1,6 @@
 """One rank of another system's trainer: what it holds between passes, in a pass, and in the optimizer's step."""
 
+from collections.abc import Callable
 from math import ceil
 
 from msgspec import Struct
@@ -36,7 +37,7 @@ def micro_batch(workload: Workload) -> Batch:
     longest = ceil(rollout.longest / ranks)
     if trainer.rows:
         return Batch(trainer.rows, longest, trainer.rows * ceil(rollout.max_answer / ranks))
-    groups = layout.ranks // (layout.tensor * layout.pipeline * ranks) if trainer.system.startswith("verl") else 1
+    groups = layout.data_ranks if trainer.system.startswith("verl") else 1
     samples = max(1, ceil(rollout.prompts * rollout.samples // trainer.updates / max(1, groups)))
     tokens = ceil(min(max(trainer.cap, rollout.longest), samples * rollout.longest) / ranks)
     return Batch(1, tokens, min(tokens, ceil(samples * rollout.max_answer / ranks)), reach=longest)
@@ -70,8 +71,13 @@ def likely(workload: Workload) -> Workload:
     return workload if not changed else replace(workload, trainer=replace(trainer, **changed))
 
 
-def spread(expected: list[Item], bound: list[Item]) -> list[Item]:
-    """Items of the expected micro-batch with the bounds of those of the fullest."""
+def with_bounds(workload: Workload, items: Callable[[Workload], list[Item]]) -> list[Item]:
+    """Items of a pass over the expected micro-batch with the bounds of those over the fullest."""
+    run, bound = likely(workload), items(workload)
+    return bound if run is workload else _spread(items(run), bound)
+
+
+def _spread(expected: list[Item], bound: list[Item]) -> list[Item]:
     known = {item.item: item for item in expected}
     found = []
     for item in bound:

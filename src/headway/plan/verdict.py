@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headway.facts.machine import Limit, Machine
-from headway.facts.workload import Workload
+from headway.facts.workload import Workload, unknown_key
 from headway.plan.flight import refusals
 from headway.plan.ledger import Ledger, Line, Peak
 from headway.plan.plan import plan
@@ -200,14 +200,14 @@ def deciding(workload: Workload, machine: Machine) -> tuple[str, ...]:
     """
     found = [
         text for text in workload.unknown
-        if text.partition(" ")[0].rstrip(":") in _LENGTHS and not text.endswith("default)")
+        if unknown_key(text) in _LENGTHS and not text.endswith("default)")
     ]  # fmt: skip
     return tuple(text for text in found if len(set(_outcomes(workload, machine, text))) > 1)
 
 
 def _outcomes(workload: Workload, machine: Machine, unknown: str) -> Iterator[bool]:
     """Whether the run fits with the unknown length as assumed, halved, doubled."""
-    name = _LENGTHS[unknown.partition(" ")[0].rstrip(":")]
+    name = _LENGTHS[unknown_key(unknown)]
     assumed: int = getattr(workload.rollout, name)
     for size in (assumed, max(1, assumed // UNSAID), assumed * UNSAID):
         changed = with_lengths(workload, **{name: size})

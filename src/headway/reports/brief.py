@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
+from headway.facts.workload import unknown_key
 from headway.plan.ledger import Ledger
 from headway.plan.moves import Cost
 from headway.plan.planned import LONGEST, Planned
@@ -115,7 +116,7 @@ def needs(pool: PoolVerdict) -> Text:
 def why_not(outcome: Outcome) -> str:
     """What a plan lacks that cannot tell."""
     if outcome.deciding:
-        names = ", ".join(text.partition(" ")[0] for text in outcome.deciding)
+        names = ", ".join(unknown_key(text) for text in outcome.deciding)
         return f"nobody said {names}, and half or twice of what is assumed would make the difference; --set it."
     if outcome.unplanned:
         return f"what is planned is not over a limit, but this holds memory too: {'; '.join(outcome.unplanned)}."
@@ -275,7 +276,7 @@ def _unsaid(planned: Planned) -> Iterator[RenderableType]:
 def _weight(text: str) -> int:
     """What matters the most to a reader first: a misread command, how a large model is divided, then lengths, then
     other values, then remarks."""
-    key = text.partition(" ")[0].rstrip(":")
+    key = unknown_key(text)
     if "was read as the command's own" in text:
         return 0
     if "scripts for models of this size" in text:

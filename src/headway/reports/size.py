@@ -27,6 +27,12 @@ LEGEND = (
 )
 
 
+def said(found: Sizing) -> list[RenderableType]:
+    """What to know of the machine, a sentence a line, and an empty one behind them."""
+    lines = [Text(f"{text[0].upper()}{text[1:]}.") for text in found.said]
+    return [*lines, Text()] if lines else []
+
+
 def size_report(found: Sizing) -> Group:
     """The whole table."""
     machine, batch = found.machine, found.batch
@@ -38,7 +44,7 @@ def size_report(found: Sizing) -> Group:
             style="dim",
         ),
     ]
-    parts += [*(Text(text[0].upper() + text[1:] + ".") for text in found.said), *([Text()] if found.said else [])]
+    parts += said(found)
     parts += _section("headway train", found.own, found)
     by_trainer: dict[str, list[Row]] = {}
     for row in found.others:

@@ -9,7 +9,7 @@ from rich.text import Text
 from headway.facts.shapes import TRAINED, table
 from headway.plan.size import LONGEST, Row, popularity
 from headway.plan.sizing import Sizing
-from headway.reports.size import MARKS, STYLES, tokens
+from headway.reports.size import MARKS, STYLES, said, tokens
 from headway.reports.widgets import aligned
 from headway.units import format_bytes
 
@@ -32,7 +32,7 @@ def brief(found: Sizing) -> Group:
             style="dim",
         ),
     ]
-    parts += [*(Text(text[0].upper() + text[1:] + ".") for text in found.said), *([Text()] if found.said else [])]
+    parts += said(found)
     parts += _largest(found)
     shown, left_out = _models(found)
     parts += [Text("\nLongest answer in tokens, the largest model first", style="bold"), _table(found, shown)]

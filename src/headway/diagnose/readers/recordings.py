@@ -62,7 +62,7 @@ def read(path: Path) -> Recorded | None:
         return None
     segment = read_recording(path).segments[-1]
     told, grown = _told(path, segment), tuple(own_growth.of_recording(path, _group_limit(segment)))
-    action = _stop(path) if told.ended == GUARDED else None
+    action = _stop(segment) if told.ended == GUARDED else None
     if action is None:
         return replace(told, grown=grown)
     lines = (*told.lines, f"{path.name}: the guard stopped the run: {action.reason}")
@@ -77,18 +77,11 @@ def stopped_by_guard(action: Action) -> str:
     return f"headway's guard stopped the run ({action.detector}, {action.pool}): {reason}"
 
 
-def _stop(path: Path) -> Action | None:
-    """The guard's last stop that a recording's last process tells; None where it only would have."""
-    last = None
-    with path.open("rb") as file:
-        for line in file:
-            if line.startswith(b'{"kind": "header"'):
-                last = None
-            elif line.startswith(b'{"kind": "action"') and b'"name": "stop"' in line[:200]:
-                last = line
+def _stop(segment: Segment) -> Action | None:
+    """The guard's last stop that a process's recording tells; None where it only would have."""
     try:
-        action = None if last is None else convert(json.loads(last), Action)
-    except (ValueError, RecursionError, MsgspecError):
+        action = None if segment.last_stop is None else convert(segment.last_stop, Action)
+    except MsgspecError:
         return None
     return action if action is not None and not action.dry else None
 

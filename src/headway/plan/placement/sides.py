@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from headway.facts.workload import DTYPE_BYTES, Workload
 from headway.plan import finetune, offload, pinned, saving, training
-from headway.plan.activations import FP32, Batch
+from headway.plan.activations import FP32
 from headway.plan.item import Item
 from headway.plan.megatron import passes, runtime, states, widths
 from headway.plan.megatron.phases import SYSTEMS
@@ -121,10 +121,6 @@ class Plain(Struct, frozen=True, dict=True):
     def _rank(self) -> Rank:
         return Rank.of(self.workload)
 
-    @cached_property
-    def _batch(self) -> Batch:
-        return training.micro_batch(self.workload)
-
     @property
     def parallel(self) -> int:
         """All but those that share a layer's tensors."""
@@ -184,18 +180,13 @@ class Plain(Struct, frozen=True, dict=True):
 
     def train(self) -> list[Item]:
         """As plan/training.py counts it."""
-        found, likely = training.train(self.workload, self._batch, self._rank), training.likely(self.workload)
-        if likely is self.workload:
-            return found
-        return training.spread(training.train(likely, training.micro_batch(likely), self._rank), found)
+        return training.with_bounds(
+            self.workload, lambda run: training.train(run, training.micro_batch(run), self._rank)
+        )
 
     def score(self) -> list[Item]:
         """As plan/training.py counts it."""
-        found = training.score(self.workload, training.scoring_batch(self.workload))
-        likely = training.likely(self.workload)
-        if likely is self.workload:
-            return found
-        return training.spread(training.score(likely, training.scoring_batch(likely)), found)
+        return training.with_bounds(self.workload, lambda run: training.score(run, training.scoring_batch(run)))
 
     def step(self) -> list[Item]:
         """Gradients and temporaries."""
@@ -333,13 +324,11 @@ class Megatron(Struct, frozen=True, dict=True):
 
     def train(self) -> list[Item]:
         """As plan/megatron counts it."""
-        found, likely = passes.train(self.workload, self.stage), training.likely(self.workload)
-        return found if likely is self.workload else training.spread(passes.train(likely, self.stage), found)
+        return training.with_bounds(self.workload, lambda run: passes.train(run, self.stage))
 
     def score(self) -> list[Item]:
         """As plan/megatron counts it."""
-        found, likely = passes.score(self.workload, self.stage), training.likely(self.workload)
-        return found if likely is self.workload else training.spread(passes.score(likely, self.stage), found)
+        return training.with_bounds(self.workload, lambda run: passes.score(run, self.stage))
 
     def step(self) -> list[Item]:
         """As plan/megatron counts it."""
